@@ -182,7 +182,7 @@ def rows(cfg: Config, sch: Schedule) -> None:
 
 def test_a_template_is_a_space() -> None:
     task = TASKS["matmul"]  # 6 rows of sums of 10
-    programs = {point(rows, task, chooser).program for chooser in every_point(rows, task)}
+    programs = {point(rows, task, chooser).program for chooser in every_point()}
     assert len(programs) == len(factorizations(6, 2, 6)) * 3
     check(task, point(rows, task, Decider(Random(1))))
 
@@ -194,7 +194,7 @@ def test_all_of_a_union_is_enumerated() -> None:
         sch.parallel(sch.get_loops("matmul")[0])
 
     both = Union((rows, ScheduleFn(never)))
-    made = [point(both, task, chooser) for chooser in every_point(both, task)]
+    made = [point(both, task, chooser) for chooser in every_point()]
     assert len({p.program for p in made}) == len(made) == 13
 
 

@@ -2,7 +2,7 @@
 
 from .linear import Bounds, Known, Linear, Ranges, to_expr
 from .normalize import bounds, expr_bounds, linear, simplify_expr
-from .simplify import equal, loop_ranges, simplify
+from .simplify import equal, loop_ranges, simplify, turn_range
 
 __all__ = [
     "Bounds",
@@ -17,4 +17,5 @@ __all__ = [
     "simplify",
     "simplify_expr",
     "to_expr",
+    "turn_range",
 ]

@@ -28,9 +28,9 @@ UNBOUNDED: Bounds = (None, None)
 
 
 class Known(dict[Var, Bounds]):
-    """Ranges that change on the way through a program, what loops of symbolic extent say besides
-    (variable <= tops[variable]), and what followed from them: kept until they change. An expression
-    that stands in many places is looked at once."""
+    """Ranges that change on the way through a program, with caches of what follows from them. A
+    loop of symbolic extent also says variable <= tops[variable]. Each change clears the caches. An
+    expression in many places is computed once."""
 
     def __init__(self, ranges: Ranges = MappingProxyType({})) -> None:
         super().__init__(ranges)
@@ -38,7 +38,7 @@ class Known(dict[Var, Bounds]):
         self.forms: dict[Expr, Linear] = {}
         self.simplified: dict[Expr, Expr] = {}
         self.limits: dict[Expr, Bounds] = {}
-        self.depth = 0  # of calls below each other that simplify
+        self.depth = 0  # of nested calls that simplify
 
     def bind(self, var: Var, of: Bounds, top: Linear | None = None) -> None:
         """The variable's range from here on."""
@@ -71,7 +71,7 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A product of two or more atoms, in the order met; equal in whatever order."""
+    """A product of two or more atoms, in the order met; equality ignores the order."""
 
     factors: tuple[Atom, ...]
 
@@ -150,6 +150,10 @@ class Linear:
             return Linear(0, {})
         return Linear(self.constant * factor, {a: c * factor for a, c in self.terms.items()})
 
+    def without(self, *atoms: Atom) -> Linear:
+        """self without the terms of these atoms."""
+        return Linear(self.constant, {a: c for a, c in self.terms.items() if a not in atoms})
+
 
 def _recombined(form: Linear) -> Linear:
     """k*d*(x // d) + k*(x % d)   =>   k*x
@@ -160,33 +164,30 @@ def _recombined(form: Linear) -> Linear:
             continue
         for quotient, c in form.terms.items():
             if c == coefficient * atom.divisor and _is_quotient_of(quotient, atom):
-                rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
-                return Linear(form.constant, rest).plus(quotient.form, coefficient)
+                return form.without(atom, quotient).plus(quotient.form, coefficient)
         for other, c in form.terms.items():
             if not isinstance(other, Remainder) or c != coefficient * atom.divisor:
                 continue
             x = _dividend(other.form, atom)
             if x is not None:
-                rest = {a: c for a, c in form.terms.items() if a not in (atom, other)}
                 most = atom.divisor * other.divisor
                 within = {a: c % most for a, c in x.terms.items() if c % most}
                 both = Remainder(Linear(x.constant % most, within), most)
-                return Linear(form.constant, rest).plus(Linear(0, {both: coefficient}))
+                return form.without(atom, other).plus(Linear(0, {both: coefficient}))
     return form
 
 
 def _dividend(form: Linear, remainder: Remainder) -> Linear | None:
-    """x, where form is x // d and the remainder is x % d: d*w + y, form being w + y // d."""
+    """x, if form is x // d and the remainder is x % d. Where form is w + y // d, x is d*w + y."""
     for atom, c in form.terms.items():
         if c == 1 and _is_quotient_of(atom, remainder):
-            whole = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not atom})
-            return whole.times(atom.divisor).plus(atom.form)
+            return form.without(atom).times(atom.divisor).plus(atom.form)
     return None
 
 
 def _is_quotient_of(atom: Atom, remainder: Remainder) -> TypeGuard[Quotient]:
-    """Whether atom divides what the remainder is of, up to multiples of the divisor, which a
-    remainder does not show."""
+    """Whether atom and remainder are x // d and x % d. Multiples of d in x may differ, since a
+    remainder does not show them."""
     if not isinstance(atom, Quotient) or atom.divisor != remainder.divisor:
         return False
     difference = _unwrapped(atom.form, atom.divisor).plus(remainder.form, -1)
@@ -197,8 +198,7 @@ def _unwrapped(form: Linear, divisor: int) -> Linear:
     """form up to multiples of the divisor: x for x % n, where the divisor divides n."""
     for atom, c in form.terms.items():
         if isinstance(atom, Remainder) and atom.divisor % divisor == 0:
-            rest = Linear(form.constant, {a: k for a, k in form.terms.items() if a is not atom})
-            return _unwrapped(rest.plus(atom.form, c), divisor)
+            return _unwrapped(form.without(atom).plus(atom.form, c), divisor)
     return form
 
 

@@ -1,7 +1,7 @@
-"""Expressions to the normal form and back: bounds, and what follows from both.
+"""Normal forms, bounds and simplification of expressions.
 
-These call each other: the form of an expression depends on bounds of its parts, and what the form
-cannot look into is simplified first.
+They call each other: the form of an expression depends on bounds of its parts, and opaque parts are
+simplified first.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def _linear(e: Expr, ranges: Known) -> Linear:
     return Linear(0, {Opaque(content(inside), inside): 1})
 
 
-# Terms of a product, and factors of a term, that the form looks into: those of indices are fewer.
-# Powers of data have any number of factors, and those of sums any number of terms.
+# Limits of products that are expanded; indices stay below. Powers of data have any number of
+# factors, and powers of sums any number of terms.
 MOST_TERMS = 64
-MOST_FACTORS = 8  # of a product that is expanded
+MOST_FACTORS = 8  # of the longest terms of both sides
 
 
 def _product(a: Linear, b: Linear) -> Linear | None:
@@ -123,7 +123,7 @@ def _product(a: Linear, b: Linear) -> Linear | None:
 
 
 def _factors(form: Linear) -> int:
-    """Of its longest term."""
+    """The number of factors of its longest term."""
     return max(len(atom.factors) if isinstance(atom, Product) else 1 for atom in form.terms)
 
 
@@ -203,7 +203,7 @@ def remainder(form: Linear, divisor: int, ranges: Ranges) -> Linear:
         if isinstance(atom, Remainder) and coefficient == 1 and atom.divisor % divisor == 0:
             return remainder(atom.form, divisor, ranges)
     reduced = _without_small_terms(rest, divisor, ranges)
-    if reduced is not None:  # the small part is what it is; only the big part wraps
+    if reduced is not None:  # only the big part wraps
         return remainder(reduced, divisor, ranges).plus(rest.plus(reduced, -1))
     return Linear(0, {Remainder(rest, divisor): 1})
 

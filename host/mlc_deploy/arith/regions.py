@@ -123,7 +123,7 @@ def _clipped(found: tuple[Expr, int], size: Dim, ranges: Ranges) -> Interval:
 def union(
     a: Sequence[Interval], b: Sequence[Interval], shape: Sequence[Dim], ranges: Ranges
 ) -> list[Interval]:
-    """The smallest box over both, the whole dimension where they cannot be compared."""
+    """The smallest box around both; a whole dimension where they cannot be compared."""
     result: list[Interval] = []
     for (low_a, extent_a), (low_b, extent_b), size in zip(a, b, shape, strict=True):
         gap: Bounds = bounds(linear(low_b, ranges).plus(linear(low_a, ranges), -1), ranges)
@@ -141,7 +141,7 @@ def union(
 def union_all(
     boxes: Iterable[Sequence[Interval]], shape: Sequence[Dim], ranges: Ranges
 ) -> list[Interval] | None:
-    """The smallest box over all; None for none."""
+    """The smallest box around all; None for no boxes."""
     total: list[Interval] | None = None
     for box in boxes:
         total = list(box) if total is None else union(total, box, shape, ranges)

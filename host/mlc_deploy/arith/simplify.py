@@ -1,7 +1,8 @@
-"""Simplification of statements under what is known of variables' ranges."""
+"""Simplification of statements, by the ranges of variables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from ..ir import (
@@ -30,16 +31,14 @@ N = TypeVar("N", bound=Node)
 def simplify(n: N, ranges: Ranges | None = None) -> N:
     """n with its expressions simplified, loops of one turn and empty statements removed.
 
-    Guards that the ranges decide go; ranges come from the loops around.
+    Guards that the ranges decide are removed. The loops around add ranges.
     """
     known = Known(ranges or {})
 
     def bind(var: Var, extent: Expr) -> None:
-        high = expr_bounds(extent, known)[1]
-        if high is None:
-            known.bind(var, (0, None), linear(extent, known).plus(Linear(-1, {})))
-        else:
-            known.bind(var, (0, max(high - 1, 0)))
+        turns = turn_range(extent, known)
+        top = linear(extent, known).plus(Linear(-1, {})) if turns[1] is None else None
+        known.bind(var, turns, top)
 
     def visit(m: Any) -> Any:
         match m:
@@ -107,12 +106,17 @@ def is_empty(s: Stmt) -> bool:
     return isinstance(s, Seq) and not s.stmts
 
 
-def loop_ranges(loops: list[For]) -> dict[Var, Bounds]:
-    """The ranges of loops' variables, from the outermost in."""
-    known: dict[Var, Bounds] = {}
+def turn_range(extent: Expr, ranges: Ranges) -> Bounds:
+    """The range of the variable of a loop of this extent."""
+    high = expr_bounds(extent, ranges)[1]
+    return 0, None if high is None else max(high - 1, 0)
+
+
+def loop_ranges(loops: Sequence[For], ranges: Ranges | None = None) -> dict[Var, Bounds]:
+    """`ranges`, and those of the variables of nested loops, outermost first."""
+    known = dict(ranges or {})
     for loop in loops:
-        high = expr_bounds(loop.extent, known)[1]
-        known[loop.var] = (0, None if high is None else max(high - 1, 0))
+        known[loop.var] = turn_range(loop.extent, known)
     return known
 
 

@@ -1,8 +1,8 @@
-"""Offsets, pointers and what lies there: loads and stores of flat buffers in LLVM IR.
+"""Offsets, pointers, loads and stores of flat buffers in LLVM IR.
 
-Loop variables and offsets have pointer width. An access is one base pointer, shared by all accesses
-that differ by a constant, plus that constant (decision 3 of the design); in loops with cursors it
-is the cursor's pointer.
+Loop variables and offsets have pointer width. An access is a base pointer plus a constant; accesses
+that differ by a constant share the base pointer. In loops with cursors the base is the cursor's
+pointer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .values import Values
 
 Value = Any
 I8 = ll.IntType(8)
-# dtypes of which 32-bit NEON loads two registers at once; LLVM selects it for no others
+# dtypes for which LLVM selects 32-bit NEON's load of two registers
 PAIRED = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 
@@ -41,9 +41,9 @@ class Position:
 
 
 class Addresses:
-    """What names and pointers stand for in the function that is emitted, and code for accesses.
+    """The values of variables and buffers in the function that is emitted, and code for accesses.
 
-    written: the buffers that the kernel stores to, and others in the same memory. shared: those
+    written: the buffers that the kernel stores to, and others in the same memory. shared: buffers
     whose addresses are given away. expr: gives the value of an expression.
     """
 
@@ -181,10 +181,8 @@ class Addresses:
     def cursor_start(self, s: For, cursor: Cursor, begin: Value, before: Any) -> Value:
         """The cursor's pointer in the loop's first turn."""
         self.b.position_before(before.terminator)
-        rest = {a: c for a, c in cursor.moving.terms.items() if a is not s.var}
-        offset = self.b.add(
-            self.form(Linear(cursor.start, rest)), self.b.mul(begin, self.word(cursor.step))
-        )
+        rest = Linear(cursor.start, cursor.moving.without(s.var).terms)
+        offset = self.b.add(self.form(rest), self.b.mul(begin, self.word(cursor.step)))
         memory = memory_type(cursor.buffer.dtype)
         start = self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory)
         return hints.opaque(self.b, start)
@@ -225,21 +223,21 @@ class Addresses:
         return self.shared(("load", e.buffer, form, e.dtype), lambda: self.load_at(e, form))
 
     def held(self, e: Load, form: Linear) -> Value | None:
-        """What the last store in this block gave, where that is known."""
+        """The value of the last store in this block, where it is known."""
         if form.terms:
             self.registers.forget(e.buffer)
             return None
         return self.registers.get(self.b.block, e.buffer, form.constant, e.dtype)
 
     def load_at(self, e: Load, form: Linear) -> Value:
-        """A vector, or an element, from an index on."""
+        """The load of a vector or an element at an index."""
         at = self.position(e.buffer, form)
         if at is not None and at.cursor.groups:
             return self.grouped(at, form, e.dtype)
         pointer, align = self.address(e.buffer, form)
         kind = dtype_of(e.dtype)
         pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
-        pair = pair and e.buffer.scope != "local"  # that would stay in memory
+        pair = pair and e.buffer.scope != "local"  # the buffer would stay in memory
         if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
             half = with_lanes(e.dtype, kind.lanes // 2)
             halves = hints.load_registers(self.b, "arm", pointer, half, 2)
@@ -248,7 +246,7 @@ class Addresses:
         return self.from_memory(value, e.dtype)
 
     def grouped(self, at: Position, form: Linear, dtype: str) -> Value:
-        """The vector at an index, which is loaded at once with its neighbours."""
+        """The vector at an index, loaded together with its neighbours."""
         cursor = at.cursor
         start, counts = cursor.groups[form.constant]
         lanes = dtype_of(dtype).lanes

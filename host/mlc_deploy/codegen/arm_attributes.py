@@ -1,10 +1,10 @@
-"""What an object for 32-bit ARM says of itself in .ARM.attributes (Addenda to the ABI for the Arm
-Architecture):
+"""What an object for 32-bit ARM says about itself in .ARM.attributes (Addenda to the ABI for the
+Arm Architecture):
 
     'A' { length:u32 vendor:string { tag:uleb length:u32 attributes } ... } ...
 
-where a length counts from its own structure's beginning, and an attribute is a tag and a number, or
-a tag and a string. device_runtime/src/arm_abi.c reads the same on the board.
+where a length counts from the beginning of its structure, and an attribute is a tag with a number
+or a string. device_runtime/src/arm_abi.c reads the same on the board.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 WHOLE_FILE = 1
 CPU_RAW_NAME, CPU_NAME, CPU_ARCH, PROFILE, FP_ARCH, SIMD_ARCH = 4, 5, 6, 7, 10, 12
 VFP_ARGS, COMPATIBILITY, DIVIDES = 28, 32, 44
-# Denormals and the goal of optimisation: an object without functions says other than one with them.
+# Denormals and optimisation goals: objects with and without functions differ in these.
 OF_FUNCTIONS = (20, 30)
 HARD_FLOAT, ANY_FLOAT = 1, 3  # of VFP_ARGS; 0, the default, is soft
 V8 = 14  # of CPU_ARCH, from where division is part of it
@@ -38,7 +38,7 @@ Attributes = Mapping[int, int]
 
 
 def attributes_of(section: bytes) -> Attributes:
-    """The numbers by tag. Raises ValueError for what is cut off."""
+    """The numbers by tag. Raises ValueError for a section that is cut off."""
     found: dict[int, int] = {}
     if section[:1] != b"A":
         return found
@@ -94,8 +94,8 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def lacking(has: Attributes, wants: Attributes) -> str | None:
-    """What code with the one set of attributes needs and a machine of the other set has not; None
-    where it has all."""
+    """What code with attributes `wants` needs and a machine with attributes `has` lacks; None for
+    nothing."""
     arch, own = wants.get(CPU_ARCH, 0), has.get(CPU_ARCH, 0)
     if arch in MICROCONTROLLERS or wants.get(PROFILE) == ord("M"):
         return "a microcontroller's instructions"

@@ -1,9 +1,9 @@
 """Flat loops to portable C11: a source file and its header, for any C compiler.
 
 A kernel becomes two functions, as in LLVM IR: a body whose pointers are restrict, and the entry of
-the kernel ABI that unpacks mlc_args for it. What C leaves to chance is said: integers wrap (they
-are computed unsigned), division rounds as the IR says, constants are exact, and indices have the
-width of pointers. float16 is stored as its bits and computed in float, rounded after every step.
+the kernel ABI that unpacks mlc_args for it. The code fixes what C leaves open: integers wrap (they
+are computed unsigned), division rounds as in the IR, constants are exact, and indices have pointer
+width. float16 is stored as its bits and computed in float, rounded after every step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..arith import Bounds, expr_bounds, loop_ranges
+from ..arith import Bounds, expr_bounds, turn_range
 from ..errors import CodegenError
 from ..ir import (
     Binary,
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
     """(source, header) of a library's kernels; the source includes the header by `header_name`.
 
-    A kernel keeps its name unless that means something in C ("main", "exp"): then a number follows.
-    Raises CodegenError for kernels that have no form in C.
+    A kernel keeps its name unless C uses it ("main", "exp"): then a number follows. Raises
+    CodegenError for kernels that C cannot express.
     """
     header_name = header_name or f"{identifier(library.name)}.h"
     source, writers = _source(library, header_name)
@@ -90,8 +90,8 @@ def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
 def c_kernels(
     library: Library, header_name: str, taken: Sequence[str]
 ) -> tuple[str, dict[str, str]]:
-    """(source of a library's kernels that only their own file sees, what each is called in it).
-    Names in `taken` are left to others. Raises CodegenError."""
+    """(source of a library's kernels with static functions, each kernel's name in it). Names in
+    `taken` are not used. Raises CodegenError."""
     source, writers = _source(library, header_name, taken, "static ")
     return source, {writer.kernel.name: writer.symbol for writer in writers}
 
@@ -131,9 +131,9 @@ extern "C" {{
 
 
 class _Writer:
-    """The state of writing one kernel: what its variables and buffers are called, and their ranges.
+    """The state of writing one kernel: the names and ranges of its variables and buffers.
 
-    names and helpers are the file's: what is taken, and the helper functions wanted so far.
+    names and helpers belong to the file: the names in use, and the helper functions so far.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class _Writer:
         return self.called[what]
 
     def helper(self, name: str, dtype: str = "") -> str:
-        """The C name of a helper function; float16 is computed with float's."""
+        """The C name of a helper function; float16 uses the one of float."""
         dtype = "float32" if dtype == "float16" else dtype
         if name == "round_half":
             self.helper("half_bits")
@@ -196,7 +196,7 @@ class _Writer:
         yield f"{self.entry};"
 
     def functions(self) -> Iterator[str]:
-        """The body, and the entry that calls it with what it uses of its arguments."""
+        """The body, and the entry that calls it with the arguments that it uses."""
         nodes = list(walk(self.code))
         used = {n for n in nodes if isinstance(n, Var)}
         used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
@@ -247,7 +247,7 @@ class _Writer:
     # -------------------------------------------------------------------------- statements
 
     def begun(self, *roots: Expr) -> Iterator[str]:
-        """What a statement with these expressions needs before it."""
+        """The lines that a statement with these expressions needs before it."""
         self.parts = Parts(roots)
         for e in roots:
             yield from self.named(e)
@@ -312,20 +312,20 @@ class _Writer:
 
     def loop(self, s: For, begin: str, end: str) -> Iterator[str]:
         self.indices.add(s.var)
-        self.ranges.update(loop_ranges([s]))
+        self.ranges[s.var] = turn_range(s.extent, {})
         name = self.name(s.var)
         yield f"for (ptrdiff_t {name} = {begin}; {name} < {end}; ++{name}) {{"
         yield from indented(self.stmt(s.body))
         yield "}"
 
     def declared(self, var: Var, value: Expr) -> str:
-        if var.dtype == "int32":  # it may be multiplied to an offset beyond int32's range
+        if var.dtype == "int32":  # offsets computed from it may exceed int32
             self.indices.add(var)
             return f"const ptrdiff_t {self.name(var)} = {self.index(value)}"
         return f"const {value_type(var.dtype)} {self.name(var)} = {self.expr(value)}"
 
     def stored(self, value: Expr) -> str:
-        """A value as memory holds it; what is only copied is not converted on the way."""
+        """A value as in memory; a copied element is not converted on the way."""
         if isinstance(value, Load):
             return self.element(value)
         match value.dtype:
@@ -390,7 +390,7 @@ class _Writer:
         return self.written(e) if name is None else (name, ATOM)
 
     def written(self, e: Expr) -> Text:
-        """The text of what has no name."""
+        """The text of an expression without a name."""
         if self.is_index(e) and not isinstance(e, Const):
             return f"({value_type(e.dtype)}){self.index(e, UNARY)}", UNARY
         match e:
@@ -448,7 +448,7 @@ class _Writer:
         return self.rounded((text, level), e.dtype)
 
     def rounded(self, text: Text, dtype: str) -> Text:
-        """What was computed in float, as a value of the dtype."""
+        """A value computed in float, as one of the dtype."""
         return (f"{self.helper('round_half')}({text[0]})", ATOM) if dtype == "float16" else text
 
     def integer_binary(self, e: Binary) -> Text:
@@ -487,7 +487,7 @@ class _Writer:
             case Const(value) if value >= 0:
                 return constant(value, wide)
             case Cast(dtype, a) if dtype_of(a.dtype).is_integer:
-                if dtype_of(a.dtype).bits < dtype_of(dtype).bits:  # the conversion to wide does it
+                if dtype_of(a.dtype).bits < dtype_of(dtype).bits:  # the conversion to wide suffices
                     return f"({wide}_t){self.expr(a, UNARY)}", UNARY
         if e.dtype == wide:
             return self.text(e)
@@ -498,7 +498,7 @@ class _Writer:
         return self.narrowed(text, e.dtype, level)
 
     def narrowed(self, text: str, dtype: str, level: int) -> Text:
-        """C computes with nothing narrower than int: back to the dtype, where it is narrower."""
+        """Converts back to a dtype narrower than int, the narrowest type that C computes in."""
         if dtype_of(dtype).is_integer and dtype_of(dtype).bits < 32:
             return f"({value_type(dtype)}){placed((text, level), UNARY)}", UNARY
         return text, level
@@ -514,7 +514,7 @@ class _Writer:
         return f"{self.helper(name, dtype)}({', '.join(args)})", ATOM
 
     def extern(self, e: Call) -> str:
-        """The call of a function of the user's, which is declared above."""
+        """The call of a user's function, which is declared above."""
         name = extern_name(e)
         assert name is not None
         types = ["void *" if is_address(a) else value_type(a.dtype) for a in e.args]
@@ -543,7 +543,7 @@ class _Writer:
                 where=self.kernel.name,
                 mend="a schedule without that intrinsic: the one of the target 'c'",
             )
-        if e.name == "fma":  # C's fma() is a slow call where no instruction is
+        if e.name == "fma":  # C's fma() is a slow call where there is no instruction
             a, b, c = e.args
             text = f"{self.expr(a, PRODUCT)} * {self.expr(b, UNARY)} + {self.expr(c, PRODUCT)}"
             return self.rounded((text, SUM), e.dtype)

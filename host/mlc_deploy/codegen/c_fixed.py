@@ -1,4 +1,4 @@
-"""The fixed text of generated C: the kernel ABI, helper functions, and names that C has taken."""
+"""The fixed text of generated C: the kernel ABI, helper functions, and names that C uses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ SOURCE_NOTE = """\
 /* Made by mlc-deploy. C11 that needs <math.h> and nothing else. The compiler must convert integers
  * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. */"""
 
-# Word for word what device_runtime/include/mlc_abi.h has below its comment, so that both headers
-# may be included: whichever comes first declares it.
+# The text of device_runtime/include/mlc_abi.h below its comment, word for word. A program may
+# include both headers: the first one declares it.
 ABI = """\
 #ifndef MLC_ABI_H
 #define MLC_ABI_H
@@ -39,7 +39,7 @@ enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 }
 
 #endif"""
 
-# SYMBOL, TYPE, EXP and ERF are replaced. Only those that the kernels call are written to a file.
+# SYMBOL, TYPE, EXP and ERF are replaced. A file gets only the helpers that its kernels call.
 HELPERS = {
     "prefetch": """\
 static inline void SYMBOL(uintptr_t at) {
@@ -122,7 +122,7 @@ MATH = {
     "abs": "fabs",
 }
 
-# What a kernel cannot be called: the language's, the libraries' that compilers know, and our own.
+# Names that a kernel cannot have: words of C, library functions that compilers know, and our own.
 _MATH_H = """
 acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim
 floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb

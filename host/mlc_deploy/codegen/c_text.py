@@ -10,12 +10,12 @@ from typing import Any
 
 from ..ir import Const, Expr, dtype_of, value_range
 
-# How tightly C's operators bind, loosest first.
+# The binding strength of C's operators, loosest first.
 ANY, OR, AND, BITS, COMPARE, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(10)
 LEVELS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "<<": SHIFT, ">>": SHIFT}
 LEVELS |= dict.fromkeys(("&", "|", "^"), BITS)
 INDEX = "index"  # the type of loop variables and offsets, ptrdiff_t, beside the dtypes
-Text = tuple[str, int]  # an expression in C, and how tightly its outermost operator binds
+Text = tuple[str, int]  # an expression in C, and the binding strength of its outermost operator
 
 
 def identifier(name: str) -> str:
@@ -43,7 +43,7 @@ def memory_type(dtype: str) -> str:
 
 
 def placed(text: Text, outer: int) -> str:
-    """In parentheses where it binds looser than its place demands."""
+    """The text, in parentheses where it binds looser than its place demands."""
     return f"({text[0]})" if text[1] < outer else text[0]
 
 
@@ -88,7 +88,7 @@ def _float(value: float, dtype: str) -> Text:
 
 
 def known(op: str, a: Expr, b: Expr) -> str | None:
-    """A comparison that the dtype's range decides: compilers warn of those."""
+    """The value of a comparison that the dtype's range decides: compilers warn about these."""
     if not dtype_of(a.dtype).is_integer or op in ("==", "!="):
         return None
     if op in (">", ">="):

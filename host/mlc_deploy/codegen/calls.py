@@ -1,4 +1,4 @@
-"""Calls of functions by name, declared where they are not yet; lanes picked from vectors."""
+"""Calls of functions by name, with declarations on first use; lanes picked from vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def picked(b: ll.IRBuilder, vectors: Sequence[Value], lanes: Sequence[int]) -> V
 
 
 def end_to_end(b: ll.IRBuilder, vectors: Sequence[Value]) -> Value:
-    """A power of two of vectors of one length as one."""
+    """Vectors of one length as one vector; their number is a power of two."""
     while len(vectors) > 1:
         both = range(2 * vectors[0].type.count)
         pairs = zip(vectors[::2], vectors[1::2], strict=True)

@@ -2,8 +2,8 @@
 
     header | contents of sections | section headers
 
-Little-endian, and for the three machines that kernels are compiled for. Tables that only say how
-the rest is to be read (symbols, names, relocations) are no sections here.
+Little-endian, for the three machines that kernels are compiled for. Tables that describe the rest
+(symbols, names, relocations) are no sections here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ATTRIBUTES, UNWIND = 0x70000003, 0x70000001  # of 32-bit ARM's
 WRITE, ALLOC, EXECINSTR, MERGE, STRINGS, INFO_LINK = 1, 2, 4, 0x10, 0x20, 0x40  # their flags
 TLS = 0x400
 MOST_ALIGNMENT = 4096  # bytes; LLVM asks for at most a vector's, or a page
-UNDEFINED, ABSOLUTE, COMMON = 0, 0xFFF1, 0xFFF2  # in place of a section's number
+UNDEFINED, ABSOLUTE, COMMON = 0, 0xFFF1, 0xFFF2  # special values of a section's number
 LOCAL, GLOBAL, WEAK = 0, 1, 2  # bindings of symbols
 NOTYPE, OBJECT, FUNC, SECTION, FILE = 0, 1, 2, 3, 4  # their types
 
@@ -65,8 +65,8 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """Section 0 and symbol 0 stand for none. Where tables were, sections of their types are left,
-    without content. Local symbols come first. Relocations are by the section that they change."""
+    """Section 0 and symbol 0 mean none. Tables remain as sections of their types without content.
+    Local symbols come first. Relocations are grouped by the section that they change."""
 
     machine: int
     flags: int
@@ -110,7 +110,7 @@ class _Form:
 
 
 def read_object(data: bytes) -> Object:
-    """The object whose bytes these are; ValueError for what is not of this form."""
+    """The object of these bytes; ValueError for bytes of another form."""
     try:
         return _read(data)
     except (struct.error, IndexError):
@@ -151,7 +151,7 @@ def _read(data: bytes) -> Object:
 
 
 def without_tables(o: Object) -> tuple[Section, ...]:
-    """Sections, without those that `write_object` makes: they are the last ones."""
+    """Sections without the tables that `write_object` makes, which come last."""
     count = 1 + sum(s.type not in TABLES for s in o.sections)
     assert all(s.type in TABLES for s in o.sections[count:])
     return o.sections[:count]
@@ -201,7 +201,7 @@ def write_object(o: Object) -> bytes:
 
 
 class _Names:
-    """A string table as it grows; a name stands in it once."""
+    """A growing string table with each name once."""
 
     def __init__(self) -> None:
         self.content = bytearray(b"\0")

@@ -25,8 +25,8 @@ def emit_entry(
 ) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
-    word: the integer of a pointer's width, which scalars have in the body. tuned: for which CPU
-    the kernel is optimised. sizes: what scalars are, where the caller does not say it.
+    word: the integer of pointer width, the type of scalars in the body. tuned: the CPU that the
+    kernel is optimised for. sizes: the scalars' values, where the caller does not give them.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry, tuned)

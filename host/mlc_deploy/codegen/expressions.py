@@ -93,8 +93,8 @@ class Expressions(Addresses):
         raise AssertionError(f"no code for {type(e).__name__}\n{e}")
 
     def extern(self, e: Call, function: str) -> Value:
-        """The call of a function of the user's; for vectors, one per lane. Raises CodegenError for
-        one that is called with other types elsewhere in the kernel."""
+        """The call of a user's function; for vectors, one call per lane. Raises CodegenError for a
+        function that the kernel also calls with other types."""
         kind = dtype_of(e.dtype)
         given = [self.pointer_to(a) if is_address(a) else self.expr(a) for a in e.args]
         one = element_type(kind.scalar)
@@ -123,7 +123,7 @@ class Expressions(Addresses):
         return lanes
 
     def pointer_to(self, e: Expr) -> Value:
-        """Where an element is, as a pointer."""
+        """The pointer to an element."""
         assert isinstance(e, Call)
         match e.args[0]:
             case Load(buffer, (index,)) if dtype_of(index.dtype).lanes == 1:
@@ -157,8 +157,8 @@ class Expressions(Addresses):
         return operators.binary(self.b, self.machine, e.op, a, b, e.dtype, flags)
 
     def divides_words(self, e: Binary) -> bool:
-        """Whether a division may be done as one of indices: signed, by a constant, of a dtype
-        that a word holds."""
+        """Whether a division may be done as one of indices: signed, by a constant, of a dtype that
+        fits a word."""
         kind = dtype_of(e.dtype)
         fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
         return fits and isinstance(e.b, Const) and e.b.value > 0

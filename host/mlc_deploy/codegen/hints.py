@@ -1,5 +1,5 @@
-"""Hints to LLVM: what it is not to see before it selects instructions, what it is not to move, and
-instructions that it does not select by itself."""
+"""Hints to LLVM: values hidden from it until instruction selection, fences, and instructions that
+it does not select by itself."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ POINTER = ll.PointerType()
 
 
 def attributes(function: ll.Function, tuned: Mapping[str, str]) -> None:
-    """What holds of all functions of a kernel. tuned: for which CPU it is optimised."""
+    """Sets the attributes of a kernel's function. tuned: the CPU that it is optimised for."""
     function.attributes.add("nounwind")
     # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
-    # llvmlite knows no attributes in quotes, so these are added to the set that it is.
+    # llvmlite refuses attributes in quotes, so set.add bypasses its check.
     set.add(function.attributes, '"no-builtins"')
     for key, value in tuned.items():
         set.add(function.attributes, f'"{key}"="{value}"')
 
 
 def opaque(b: ll.IRBuilder, pointer: Value) -> Value:
-    """The same pointer, of which LLVM does not see what it was made of until it selects
-    instructions: else it would go back to a base and an index."""
+    """The same pointer, but LLVM does not see its origin until it selects instructions. Otherwise
+    it would go back to a base and an index."""
     return call_named(b, "llvm.launder.invariant.group.p0", POINTER, pointer)
 
 
 def unseen(b: ll.IRBuilder, number: ll.Constant) -> Value:
-    """A number that is kept in a register, as LLVM does not see that it is constant: else it would
-    add up steps, and a pointer that has moved would be the first one and an offset."""
+    """A number kept in a register: LLVM does not see that it is constant. Otherwise it would add up
+    the steps, and rewrite a moving pointer as base + offset."""
     with b.goto_entry_block():
         return b.ptrtoint(opaque(b, b.inttoptr(number, POINTER)), number.type)
 
 
 def fence(b: ll.IRBuilder) -> None:
-    """A label, past which nothing is moved when instructions are put in order."""
+    """A label; instruction scheduling moves nothing past it."""
     call_named(b, "llvm.codeview.annotation", ll.VoidType(), b.module.add_metadata([]))
 
 
 def prefetch(b: ll.IRBuilder, pointer: Value) -> None:
-    """Data is to be read soon, and more than once: into the caches that are nearest."""
+    """Prefetches data that is read soon, and more than once, into the nearest caches."""
     i32 = ll.IntType(32)
     how = i32(0), i32(3), i32(1)  # to read, all levels, data
     call_named(b, "llvm.prefetch.p0", ll.VoidType(), pointer, *how)

@@ -31,12 +31,11 @@ from .merge import merge
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """One module for one target. `model` is the call table of a whole model, where it holds one.
+    """One module for one target. model: the call table of a whole model, if it holds one.
 
-    `lowered` gives the kernels' loops; `compiled` are the kernels' objects by name, in the same
-    order, where they are there already; `linked` are the
-    user's objects that kernels call. The rest is made when it is asked for. Objects are
-    identical bytes for identical kernels, whatever the hash seed.
+    lowered: gives the kernels' loops. compiled: the kernels' objects by name, in the same order, if
+    they exist already. linked: the user's objects that kernels call. The rest is made on demand.
+    Objects are identical bytes for identical kernels, whatever the hash seed.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Library:
 
     @cached_property
     def signatures(self) -> dict[str, SignatureMap]:
-        """What the metadata says of each kernel, by name."""
+        """The metadata of each kernel, by name."""
         if self.compiled is not None:
             return {name: o.signature for name, o in self.compiled.items()}
         return {kernel.name: signature(kernel) for kernel in self.kernels}
@@ -89,8 +88,8 @@ class Library:
             return str(machine.emit_assembly(module))
 
     def get_source(self, fmt: str = "") -> str:
-        """The module as text: "ll" LLVM IR, "asm" assembly, "c" C; without fmt, C where the target
-        is C, else LLVM IR. Raises CodegenError."""
+        """The module as text: "ll" LLVM IR, "asm" assembly, "c" C; without fmt, C for the target C,
+        else LLVM IR. Raises CodegenError."""
         match fmt or ("c" if self.target.kind == "c" else "ll"):
             case "ll":
                 return self.optimized_ir
@@ -127,8 +126,8 @@ class Library:
 
 
 def _objects(compiled: Mapping[str, KernelObject]) -> list[tuple[str | tuple[str, ...], bytes]]:
-    """Each object with the name of its kernel, or once with the names of those that share it. Equal
-    objects may be shared by kernels of each number more than once: then they are so many."""
+    """Each object with the name of its kernel, or with the names of the kernels that share it.
+    Where several kernels have one number in equal objects, each group of numbers gets an object."""
     found: list[tuple[str | dict[int, str], bytes]] = []
     shared: dict[bytes, list[dict[int, str]]] = {}
     for name, o in compiled.items():
@@ -148,7 +147,7 @@ def _objects(compiled: Mapping[str, KernelObject]) -> list[tuple[str | tuple[str
 
 
 def metadata(library: Library) -> MetadataMap:
-    """What the section ".mlc" says; the format stands in device_runtime/include/mlc_abi.h."""
+    """The content of the section ".mlc"; device_runtime/include/mlc_abi.h has the format."""
     found: MetadataMap = {
         "abi": PROGRAM_ABI if library.model and "procedures" in library.model else ABI_VERSION,
         "target": str(library.target),

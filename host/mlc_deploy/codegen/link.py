@@ -1,17 +1,18 @@
-"""`link`: objects of the user's beside the kernels, as `ld -r` would put them.
+"""`link`: the user's objects beside the kernels, as with `ld -r`.
 
     of our object                             of the whole
     every section and symbol                  the same
-    of each object of the user's
+    of each of the user's objects
     code, constants, data, zeros (.bss)       sections of the same names and contents
     relocations of these                      the same, of symbols by their numbers in the whole
     common symbols                            zeros of their own
     notes, unwind tables, debug information   nothing: kernels do not unwind
     a global symbol                           the one of its name, whichever object defines it
 
-What none defines stays undefined: whoever loads or links the whole names it, or has it (the board's
-runtime has C's mathematics and memcpy). Bytes of a user's objects come from anywhere, so all that
-is followed is checked here, and once more by the board's loader, which relocates the whole.
+A symbol that no object defines stays undefined: the loader or linker of the whole reports or
+provides it (the board's runtime has C's mathematics and memcpy). A user's objects may hold any
+bytes, so every reference is checked here, and again by the board's loader, which relocates the
+whole.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ from .elf import (
 )
 
 DROPPED = (".eh_frame", ".ARM.ex", ".note.")
-RESERVED = 0xFF00  # section numbers from here on mean something else
-EABI = 24  # the bit where ARM's flags say the version
-MOST_COMMON = 64 << 20  # bytes; what a board's loader takes
+RESERVED = 0xFF00  # section numbers from here on have special meanings
+EABI = 24  # the lowest bit of the version in ARM's flags
+MOST_COMMON = 64 << 20  # bytes, the limit of a board's loader
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedObject:
-    """An object of the user's, by the name of its file."""
+    """A user's object, by the name of its file."""
 
     name: str
     code: bytes
@@ -66,7 +67,7 @@ class LinkedObject:
 
 def link(whole: bytes, objects: Sequence[LinkedObject]) -> bytes:
     """The object with the user's beside it. The same arguments give the same bytes. Raises
-    CodegenError for what cannot stand beside it, naming file and symbol."""
+    CodegenError for an object that does not fit, naming file and symbol."""
     if not objects:
         return whole
     own = read_object(whole)
@@ -77,7 +78,7 @@ def link(whole: bytes, objects: Sequence[LinkedObject]) -> bytes:
 
 
 def _read(given: LinkedObject, own: Object) -> Object:
-    """A user's object that is for the same machine and calls functions in the same way."""
+    """A user's object for the same machine, with the same calling convention."""
     try:
         o = read_object(given.code)
         has, wants = _attributes(own), _attributes(o)
@@ -119,13 +120,13 @@ def _attributes(o: Object) -> Attributes:
 
 
 def _is_hard(a: Attributes) -> bool | None:
-    """Whether floats are passed in registers of their own; None where no function passes any."""
+    """Whether floats are passed in float registers; None where no function passes any."""
     return None if a.get(VFP_ARGS) == ANY_FLOAT else a.get(VFP_ARGS, 0) == HARD_FLOAT
 
 
 class _Linker:
-    """The whole as it grows. A symbol is known by its name if it is global, else by its object's
-    number and its own."""
+    """The growing whole. The key of a global symbol is its name, of others (the object's number,
+    the symbol's number)."""
 
     def __init__(self, own: Object) -> None:
         self.machine, self.flags = own.machine, own.flags
@@ -133,8 +134,8 @@ class _Linker:
         self.relocations: dict[int, list[tuple[str, Relocation, str | tuple[int, int]]]] = {}
         self.locals: dict[tuple[int, int], Symbol] = {(0, 0): Symbol("")}
         self.globals: dict[str, Symbol] = {}
-        self.definers: dict[str, str] = {}  # the file of each symbol that one defines
-        self.weak: set[str] = set()  # the symbols whose definition gives way to another
+        self.definers: dict[str, str] = {}  # the file that defines each symbol
+        self.weak: set[str] = set()  # the symbols with a weak definition
         self.wanted: set[str] = set()
         self.count = 0
         self.take("", own, {n: n for n in range(len(self.sections))})
@@ -159,7 +160,7 @@ class _Linker:
         self.take(name, o, places)
 
     def take(self, name: str, o: Object, places: dict[int, int]) -> None:
-        """Symbols, and relocations of the sections that have a place."""
+        """Adds symbols, and relocations of the sections that have a place."""
         part = self.count
         self.count += 1
         used = {r.symbol for n in places for r in o.relocations.get(n, ())}

@@ -1,8 +1,8 @@
 """Flat loops to LLVM IR.
 
-A kernel becomes two functions: a body whose pointers carry their alignment and say that they do
-not alias, and the entry of the kernel ABI (device_runtime/include/mlc_abi.h) that unpacks mlc_args
-for it. What rewrites loops for a machine stands in lower/machine/; here they are spelled.
+A kernel becomes two functions: a body whose pointers are marked aligned and noalias, and the entry
+of the kernel ABI (device_runtime/include/mlc_abi.h) that unpacks mlc_args for it. lower/machine/
+rewrites loops for a machine; this file only emits them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 from mlc_targets.object_format import ALIGNMENT
 
-from ..arith import expr_bounds, loop_ranges
+from ..arith import expr_bounds, turn_range
 from ..ir import (
     SHORT_FLOATS,
     SIZES,
@@ -55,8 +55,8 @@ POINTER = ll.PointerType()
 
 
 def emit_kernel(module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
-    """Adds a kernel's two functions to the module; the one to call is named `symbol`. Of kernels
-    that share a function there is one to call for each, and its number follows the name."""
+    """Adds a kernel's two functions to the module; the entry is named `symbol`. Kernels that share
+    a function get an entry each, with its number after the name."""
     _Emitter(module, kernel, target, symbol).emit()
 
 
@@ -74,7 +74,7 @@ class _Emitter(Expressions):
         self.sizes = kernel.body.attrs.get(SIZES, ())
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
-        self.phases = 0  # how many functions there are besides the body
+        self.phases = 0  # functions besides the body, so far
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
 
@@ -133,8 +133,8 @@ class _Emitter(Expressions):
         return function
 
     def phase(self, s: For) -> None:
-        """A loop as a function of its own, called where it stands: LLVM allots it all registers,
-        rather than what constants of the loops around leave."""
+        """A loop as a function of its own, called in its place: it gets all registers, while
+        constants of outer loops would take some."""
         used = [v for v in dict.fromkeys(walk(s)) if isinstance(v, Var) and v in self.variables]
         values = [self.variables[v] for v in used]
         outside = self.b, self.pointers, self.variables, self.scopes
@@ -151,7 +151,7 @@ class _Emitter(Expressions):
         self.b.call(function, [*given, *values])
 
     def turn(self, loop: For, task: Value) -> Value:
-        """The turn of the parallel loop that a task stands for."""
+        """The turn of the parallel loop that a task begins at."""
         number = Var("task")
         self.variables[number] = task
         self.ranges.bind(number, (0, None))
@@ -165,7 +165,7 @@ class _Emitter(Expressions):
                 array = ll.ArrayType(memory_type(buffer.dtype), count)
                 place = self.b.alloca(array, name=buffer.name)
                 place.align = ALIGNMENT
-                place.type = POINTER  # llvmlite types allocas by what they hold; others it does not
+                place.type = POINTER  # llvmlite gives allocas, and only these, a typed pointer
                 self.pointers[buffer] = place
             else:
                 self.pointers[buffer] = self.b.gep(
@@ -182,7 +182,8 @@ class _Emitter(Expressions):
             case For():
                 self.loop(s, self.word(0), self.integer(s.extent))
             case Store(buffer, (index,), value):
-                # What is rounded to whole numbers differs by one where a product is not rounded.
+                # No fused products below a rounding: an unrounded product may change the integer by
+                # one.
                 self.fast = () if self.rounds and rounds(value) else self.contracted
                 self.store(buffer, index, self.expr(value), value.dtype)
             case Seq(stmts):
@@ -205,7 +206,7 @@ class _Emitter(Expressions):
                 raise AssertionError(f"no code for {type(s).__name__}\n{s}")
 
     def leave(self, status: Expr) -> None:
-        """The kernel returns; what follows in the same block is never reached."""
+        """The kernel returns; code after it in the block is never reached."""
         self.b.ret(self.expr(status))
         self.b.position_at_end(self.b.append_basic_block("never"))
 
@@ -231,7 +232,7 @@ class _Emitter(Expressions):
         phis = [at.pointer for at in positions]
         self.positions = positions
         self.variables[s.var] = counter
-        self.ranges.bind(s.var, loop_ranges([s])[s.var])
+        self.ranges.bind(s.var, turn_range(s.extent, {}))
         outside, self.reads_only = self.reads_only, _stores_to_registers(s)
         pointers = dict(self.pointers)
         for buffer in s.annotations.get(HIDDEN, ()):

@@ -29,8 +29,8 @@ def machine_call(
 
 
 def require_features(target: Target, name: str, kernel: str) -> None:
-    """Raises CodegenError for an intrinsic that is not known, is another machine's, or needs what
-    the target's CPU lacks."""
+    """Raises CodegenError for an intrinsic that is unknown, of another machine, or needs features
+    that the target's CPU lacks."""
     needed = features_for(name)
     if needed is None:
         near = nearest_calls(name)

@@ -1,4 +1,4 @@
-"""Kernels as LLVM modules, and LLVM modules as optimised code."""
+"""Kernels to LLVM modules, and LLVM modules to optimised code."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .types import forget_constants
 
 @dataclass(frozen=True, slots=True)
 class KernelObject:
-    """A compiled kernel, whatever it will be called: an ELF object of the function KERNEL, and what
-    the metadata says of it (mlc_abi.h), without the name. Kernels that share a function have one
-    object, and the function of each is KERNEL with its `number`."""
+    """A compiled kernel without its name: an ELF object with the function KERNEL, and its metadata
+    (mlc_abi.h). Kernels that share a function have one object; the function of each is KERNEL with
+    its `number`."""
 
     code: bytes
     signature: SignatureMap
@@ -50,8 +50,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
 def compile_shared(
     kernel: Kernel, members: Sequence[PrimFunc], target: Target
 ) -> tuple[KernelObject, ...]:
-    """The kernels that share a function (ir/sizes.py), each with the parameters that it has as it
-    was scheduled by itself. Raises CodegenError."""
+    """The kernels that share a function (ir/sizes.py), each with the parameters of its own
+    scheduled function. Raises CodegenError."""
     described = [_own_signature(kernel, number, own) for number, own in enumerate(members)]
     module = llvm_module("", target)
     emit_kernel(module, kernel, target, KERNEL)
@@ -106,8 +106,8 @@ def llvm_module(name: str, target: Target, kernels: Iterable[Kernel] = ()) -> ll
 
 @contextmanager
 def optimized(text: str, target: Target) -> Iterator[tuple[Any, Any]]:
-    """(target machine, optimised module) for LLVM IR as text. They last as long as the context: so
-    do all types and constants that LLVM made for them."""
+    """(target machine, optimised module) for LLVM IR as text. Leaving the context frees them, with
+    all types and constants that LLVM made for them."""
     _initialize()
     machine = llvm.Target.from_triple(target.mtriple).create_target_machine(
         cpu=target.llvm_cpu,
@@ -128,13 +128,13 @@ def _optimize(module: Any, machine: Any, target: Target) -> None:
     options.slp_vectorization = False
     options.loop_unrolling = False  # schedules say what is unrolled
     passes = llvm.create_pass_builder(machine, options)
-    # LLVM's own pipeline would optimise a body before it is inlined, and then once more.
+    # LLVM's own pipeline would optimise a body before it is inlined, and again after that.
     inlining = llvm.create_new_module_pass_manager()
     inlining.add_always_inliner_pass()
     for manager in (inlining, passes.getModulePassManager()):
         manager.run(module, passes)
-        # Else what passes keep, half a megabyte and more, would never be freed: of the two methods
-        # that the manager inherits for it llvmlite calls the one that does nothing.
+        # Otherwise the passes' memory, half a megabyte and more, would never be freed: the manager
+        # inherits two _dispose methods, and llvmlite calls the one that does nothing.
         for kind in type(manager).__mro__:
             if (dispose := vars(kind).get("_dispose")) is not None:
                 dispose(manager)
@@ -148,7 +148,7 @@ def _initialize() -> None:
 
 
 def signature(kernel: Kernel) -> SignatureMap:
-    """What the metadata says of a kernel, without its name. Raises CodegenError."""
+    """A kernel's metadata without its name. Raises CodegenError."""
     made: SignatureMap = {
         "params": [_param(kernel, p) for p in kernel.params if isinstance(p, Buffer)],
         "scalars": [v.name for v in scalars_of(kernel)],

@@ -1,15 +1,15 @@
 """Elementary functions as vector code: polynomials over one basic block, no calls into libm.
 
 Each takes and returns a float32 value, scalar or vector, as an llvmlite value: range reduction,
-then a polynomial. That of log is Cephes' (S. Moshier, single precision); the others minimize the
-largest relative error (Lawson's iteration in float64). Errors stay within 2 ulp for exp and log, 3
-for tanh, sigmoid and erf over the whole range; results of exp below 2^-125 are 0, and where a
-machine's vectors take denormal numbers for 0, as 32-bit NEON's do, so do these. silu is off by 5e-7
-of its argument at most, gelu by 1.3e-6.
+then a polynomial. The polynomial of log is from Cephes (S. Moshier, single precision); the others
+minimize the largest relative error (Lawson's iteration in float64). Errors are at most 2 ulp for
+exp and log, and 3 for tanh, sigmoid and erf, over the whole range. Results of exp below 2^-125 are
+0. Where a machine's vectors take denormal numbers for 0, as 32-bit NEON's do, so do these
+functions. silu is off by at most 5e-7 of its argument, gelu by at most 1.3e-6.
 
-HALVES are the same of float16, where a machine computes with it: sigmoid is off by 2e-3 of the
-result at most and 4e-5, silu by 2e-3 of the result and 3e-4, gelu by 3e-3 and 5e-4. erf is none of
-them: what is left of 1 + erf of large negative numbers has too few digits.
+HALVES are the functions of float16, for machines that compute with it. sigmoid is off by at most
+2e-3 of the result plus 4e-5, silu by 2e-3 of the result plus 3e-4, gelu by 3e-3 plus 5e-4. erf is
+not among them: 1 + erf of large negative numbers would keep too few digits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ Value = Any
 
 
 class Emitter:
-    """Arithmetic on one vector shape, as short as it would be written on paper. magic: added to a
-    small float, it leaves the nearest integer in the last bits. fraction: how many bits stand below
-    an exponent."""
+    """Arithmetic on one vector shape, in short notation. magic: added to a small float, it leaves
+    the nearest integer in the last bits. fraction: the number of bits below the exponent."""
 
     def __init__(self, builder: ll.IRBuilder, like: Value) -> None:
         self.b = builder
@@ -53,7 +52,7 @@ class Emitter:
         return self.b.fmul(a, b)
 
     def fused(self, a: Value, b: Value, c: Value) -> Value:
-        """a*b + c, fused where that is free."""
+        """a*b + c, fused where the machine fuses."""
         return self.b.fadd(self.b.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
@@ -72,7 +71,7 @@ class Emitter:
         return self._extremum("maximum", "<", x, self.constant(bound))
 
     def _extremum(self, name: str, beyond: str, x: Value, bound: Value) -> Value:
-        if self.b.module.triple.startswith("x86"):  # whose minimum takes the second of two with NaN
+        if self.b.module.triple.startswith("x86"):  # its minimum gives the second of two with a NaN
             return self.select(self.b.fcmp_ordered(beyond, x, bound), bound, x)
         return self.call(f"llvm.{name}", x, bound)
 
@@ -130,22 +129,22 @@ def _exp_minus_one(e: Emitter, x: Value) -> Value:
 
 
 def _reduced(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """(n + 1.5 * 2^23, e^r - 1) with x = n * ln 2 + r, |r| <= ln(2) / 2. In that sum the last bits
-    are those of n, rounded half to even, without an instruction for it, which armv7 lacks."""
+    """(n + 1.5 * 2^23, e^r - 1) with x = n * ln 2 + r, |r| <= ln(2) / 2. The sum has n in its last
+    bits, rounded half to even without a rounding instruction, which armv7 lacks."""
     magic = e.constant(12582912.0)
     shifted = e.fused(x, e.constant(1.44269504088896341), magic)
     n = e.sub(shifted, magic)
     r = e.fused(n, e.constant(-LN2_HIGH), x)
     r = e.fused(n, e.constant(-LN2_LOW), r)
     square = e.mul(r, r)
-    # Estrin's scheme: fewer constants have to be copied, to be added to, than in Horner's.
+    # Estrin's scheme copies fewer constants than Horner's, as targets of additions.
     low, middle = e.polynomial(r, EXP[3:]), e.polynomial(r, EXP[1:3])
     high = e.fused(square, e.constant(EXP[0]), middle)
     return shifted, e.fused(e.fused(high, square, low), square, r)
 
 
 def _power_of_two(e: Emitter, shifted: Value, more: int) -> Value:
-    """2^(n + more), of _reduced's first: n's bits moved to where an exponent stands."""
+    """2^(n + more), from _reduced's first result: n's bits move to the exponent."""
     exponent = e.b.shl(e.bits(shifted), e.integer(23))
     return e.from_bits(e.b.add(exponent, e.integer((127 + more) << 23)))
 
@@ -215,14 +214,14 @@ LOG2_E = 1.44269504088896341
 
 
 def silu(b: ll.IRBuilder, x: Value) -> Value:
-    """x / (1 + e^-x). Below -87 it is that of -87, above e^-x makes no difference."""
+    """x / (1 + e^-x). Below -87 it is the value at -87; above 87, e^-x makes no difference."""
     e = Emitter(b, x)
     bounded = e.at_least(x, -87.0)
     return b.fdiv(bounded, _one_and_power(e, e.at_most(bounded, 87.0), POWER))
 
 
 def half_silu(b: ll.IRBuilder, x: Value) -> Value:
-    """As silu, between the bounds where float16 has e^-x."""
+    """As silu, between the bounds where float16 can represent e^-x."""
     e = Emitter(b, x)
     bounded = e.at_least(x, -10.5)
     return b.fdiv(bounded, _one_and_power(e, e.at_most(bounded, 9.5), HALF_POWER))
@@ -232,18 +231,18 @@ def half_sigmoid(b: ll.IRBuilder, x: Value) -> Value:
     e = Emitter(b, x)
     part, exponent = _negative_power(e, e.at_most(e.at_least(x, -10.5), 9.5), HALF_POWER)
     exponent = e.b.add(exponent, e.integer(15 << e.fraction))
-    power = e.mul(part, e.from_bits(exponent))  # a product, by which no number stays none
+    power = e.mul(part, e.from_bits(exponent))  # a product, so that NaN stays NaN
     return b.fdiv(e.constant(1.0), e.add(power, e.constant(1.0)))
 
 
 def _one_and_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
-    """1 + e^-x; any number where x is none. Exponents are added as integers."""
+    """1 + e^-x; an arbitrary number for NaN. Exponents are added as integers."""
     part, exponent = _negative_power(e, x, coefficients)
     return e.add(e.from_bits(e.b.add(e.bits(part), exponent)), e.constant(1.0))
 
 
 def _negative_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> tuple[Value, Value]:
-    """(2^-r, n where an exponent stands) with e^-x = 2^n * 2^-r, |r| <= 1/2, for x whose 2^n is a
+    """(2^-r, n in the bits of an exponent) with e^-x = 2^n * 2^-r, |r| <= 1/2, for x whose 2^n is a
     normal number."""
     magic = e.constant(e.magic)
     shifted = e.fused(x, e.constant(-LOG2_E), magic)
@@ -252,8 +251,8 @@ def _negative_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> tupl
 
 
 def _pairwise(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
-    """A polynomial of an even number of coefficients, by Estrin's scheme: a sum that is added to
-    needs a copy of a constant, and here only every other does."""
+    """A polynomial of an even number of coefficients, by Estrin's scheme: each addition to a
+    constant needs a copy of it, and here only every other term has one."""
     pairs = [e.polynomial(x, coefficients[n : n + 2]) for n in range(0, len(coefficients), 2)]
     square, total = e.mul(x, x), pairs[0]
     for pair in pairs[1:]:
@@ -282,8 +281,9 @@ def erf(b: ll.IRBuilder, x: Value) -> Value:
     return e.with_sign_of(t, x)
 
 
-# Of (Phi(x) - 1/2) / x by x^2 on [0, GELU_BOUND], where Phi is the normal distribution: what makes
-# the largest error least. The first coefficient of what divides is 1, and left out.
+# Of (Phi(x) - 1/2) / x by x^2 on [0, GELU_BOUND], where Phi is the normal distribution: (numerator,
+# denominator) with the smallest largest error. The denominator's first coefficient is 1, and left
+# out.
 GELU_BOUND = 4.6
 GELU = (
     (0.028531808163803355, 3.2861415109503627, 23.465268486259866, 342.99847417716614),
@@ -292,7 +292,8 @@ GELU = (
 
 
 def gelu(b: ll.IRBuilder, x: Value) -> Value:
-    """x * Phi(x). Below the bound it is that of the bound, above Phi is."""
+    """x * Phi(x). Below -GELU_BOUND it is the value there; above GELU_BOUND, Phi is the value
+    there."""
     e = Emitter(b, x)
     bounded = e.at_least(x, -GELU_BOUND)
     near = e.at_most(bounded, GELU_BOUND)
@@ -311,7 +312,7 @@ HALF_GELU = (0.101775, 2.304885)
 
 
 def half_gelu(b: ll.IRBuilder, x: Value) -> Value:
-    """x / (1 + 2^-z), z = x * R(x^2), between the bounds where float16 has 2^-z."""
+    """x / (1 + 2^-z), z = x * R(x^2), between the bounds where float16 can represent 2^-z."""
     e = Emitter(b, x)
     bounded = e.at_least(x, -HALF_GELU_BOUND)
     near = e.at_most(bounded, HALF_GELU_BOUND)
@@ -357,12 +358,12 @@ def _truncated(e: Emitter, x: Value) -> Value:
 
 
 def _or_large(e: Emitter, x: Value, whole: Value) -> Value:
-    """`whole` with x's sign; x itself where it is whole by its size, infinite or no number."""
+    """`whole` with x's sign; x itself where it is too large to have a fraction, infinite or NaN."""
     small = e.b.fcmp_ordered("<", e.abs(x), e.constant(8388608.0))
     return e.select(small, e.with_sign_of(e.abs(whole), x), x)
 
 
-# For machines that have no instructions for them.
+# For machines without instructions for these.
 ROUNDINGS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "floor": floor,
     "ceil": ceil,

@@ -5,16 +5,16 @@
     constants                                 .rodata
     relocations of these                      .rel.text, .rel.rodata (.rela on 64-bit machines)
     the function KERNEL                       a global function of the kernel's name
-    KERNEL0, KERNEL1... of one object         those of kernels that share what stands in it
-    other symbols                             those that relocations name; undefined ones once
+    KERNEL0, KERNEL1... of one object         those of the kernels that share the object
+    other symbols                             the ones that relocations name; undefined ones once
     .ARM.attributes, of one convention        .ARM.attributes of the first
     unwind tables, notes, names of files      nothing: kernels do not unwind
                                               .mlc: the metadata
 
-A section of an object becomes a piece of one of the whole's. The symbol that stood for the section
-becomes an ordinary one at the piece's beginning, so that addends stay as they are: on 32-bit ARM
-they are fields of instructions, too small for an offset in the whole. Constants are no longer
-marked as mergeable, since a linker would pull apart what such symbols hold together.
+A section of an object becomes a piece of a section of the whole. The symbol of the section becomes
+an ordinary one at the piece's beginning, so that addends stay as they are: on 32-bit ARM they are
+fields of instructions, too small for an offset in the whole. Constants lose the mark "mergeable",
+since a linker would separate what such symbols hold together.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .elf import (
     write_object,
 )
 
-KERNEL = "kernel"  # what the function is called in an object that is to be merged
+KERNEL = "kernel"  # the name of the function in an object to merge
 TEXT, CONSTANTS = 1, 2  # sections of the whole
 DROPPED = (".eh_frame", ".note.", ".comment", ".llvm_addrsig")
 
@@ -60,11 +60,10 @@ Places = Mapping[int, tuple[int, int]]  # a section of an object -> one of the w
 def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: bytes) -> bytes:
     """One relocatable object: kernels under the names given with them, metadata in its section.
 
-    Each object is LLVM's, of one function KERNEL, all for one target; one under the name "" has no
-    kernel, and says what the target is where there are none; one under several names has a function
-    for each, KERNEL with its number. The same arguments give the same bytes. Raises CodegenError
-    for a kernel named like a function that one of them calls, and for objects that hold what
-    kernels are not known to.
+    Each object comes from LLVM, for one target, with one function KERNEL. An object named "" has no
+    kernel, and only gives the target. An object with several names has a function for each: KERNEL
+    with its number. The same arguments give the same bytes. Raises CodegenError for a kernel with
+    the name of a function that one of them calls, and for objects with unexpected content.
     """
     called = dict([_names(names) for names, _ in objects])
     assert len(called) == len(objects), "objects have names of their own"
@@ -79,7 +78,7 @@ def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: byte
     grown = {TEXT: text, CONSTANTS: constants}
     places = {name: _place(name, o, grown) for name, o in parts.items()}
 
-    # What symbols of objects become, by what stands for them: undefined ones go by their names.
+    # The new symbols, by object and number; undefined ones by their names.
     found: dict[tuple[str, int], Symbol] = {("", 0): Symbol("")}
     for name, o in parts.items():
         wanted = {r.symbol for n in places[name] for r in o.relocations.get(n, ())}
@@ -133,7 +132,7 @@ class _Part:
 
 
 def _names(names: str | tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """What an object is called here, and its kernels' names by those of their functions."""
+    """(the name of an object here, its kernels' names by the names of their functions)."""
     if isinstance(names, str):
         return names, {KERNEL: names}
     return names[0], {f"{KERNEL}{number}": name for number, name in enumerate(names)}
@@ -177,7 +176,7 @@ def _key(name: str, o: Object, number: int) -> tuple[str, int]:
 
 
 def _symbol(name: str, o: Object, s: Symbol, places: Places, called: Mapping[str, str]) -> Symbol:
-    """What a symbol of an object becomes."""
+    """The symbol of the whole for a symbol of an object."""
     if s.section == UNDEFINED:
         return s
     if s.section not in places:
@@ -194,12 +193,12 @@ def _symbol(name: str, o: Object, s: Symbol, places: Places, called: Mapping[str
 
 
 def _rank(s: Symbol) -> int:
-    """Local symbols, then kernels, then what is undefined."""
+    """Local symbols, then kernels, then undefined ones."""
     return 0 if s.binding == LOCAL else 1 if s.section != UNDEFINED else 2
 
 
 def _check_names(symbols: Sequence[Symbol], kernels: Sequence[str]) -> None:
-    """Every kernel is there, and none would be called in the place of a function of that name."""
+    """Refuses a missing kernel, and one that would be called in place of a function of its name."""
     names = {s.name for s in symbols if s.binding == GLOBAL and s.section != UNDEFINED}
     for name in kernels:
         if name and name not in names:

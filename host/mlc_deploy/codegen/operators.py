@@ -1,12 +1,12 @@
 """Operators on values: an LLVM instruction where the machine has it, other code where not.
 
-LLVM ends the whole process on code that a target cannot select. What is known to do so never gets
-there: 32-bit ARM neither compares nor converts vectors of float16, has no minimum of doubles that
-keeps NaN, and would call libm to round floats.
+LLVM ends the whole process on code that a target cannot select. Known cases never reach it: 32-bit
+ARM neither compares nor converts vectors of float16, has no minimum of doubles that keeps NaN, and
+would call libm to round floats.
 
-A machine without arithmetic on float16 computes in float32. What one operator gives another is then
-not rounded in between, but for those that a last bit may change much: comparisons, conversions, and
-what rounds to whole numbers.
+A machine without arithmetic on float16 computes in float32. Intermediate results are then not
+rounded, except for operators where a last bit may change much: comparisons, conversions, and
+rounding to integers.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LIBM = {
 @dataclass(frozen=True, slots=True)
 class Machine:
     """fused: multiply-add in one instruction, by lane too. halves: arithmetic on float16. rounds:
-    instructions that round floats to whole numbers. by_four: conversions between vectors of float16
-    and float32 are an instruction that LLVM does not select by itself, for four numbers."""
+    instructions that round floats to integers. by_four: an instruction converts four numbers
+    between float16 and float32, and LLVM does not select it by itself."""
 
     fused: bool
     halves: bool
@@ -125,7 +125,7 @@ def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
 
 
 def floored(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
-    """Division that rounds down, made of LLVM's, which rounds towards zero."""
+    """Division that rounds down, from LLVM's, which rounds towards zero."""
     rest = b.srem(x, y)
     zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
     differs = b.icmp_signed("<", b.xor(rest, y), zero)
@@ -179,8 +179,8 @@ def cast(b: ll.IRBuilder, machine: Machine, value: Value, source: str, to: str) 
 def call(
     b: ll.IRBuilder, machine: Machine, name: str, args: list[Value], dtype: str, where: str
 ) -> Value:
-    """A function of floats. Raises CodegenError, naming the kernel `where`, for one that no code is
-    known for."""
+    """A function of floats. Raises CodegenError, naming the kernel `where`, for an unknown
+    function."""
     kind = dtype_of(dtype)
     if name == "likely":
         return args[0]
@@ -225,7 +225,7 @@ def call(
 
 
 def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
-    """An overloaded intrinsic of LLVM whose result and arguments are of one type."""
+    """An overloaded intrinsic of LLVM whose result and arguments have one type."""
     full = f"{name}.{type_suffix(args[0].type)}"
     return call_named(b, full, args[0].type, *args)
 
@@ -235,7 +235,7 @@ def _single(kind: DType) -> str:
 
 
 def _widened(b: ll.IRBuilder, machine: Machine, half: Value) -> Value:
-    """float16 as float32; what was float32 before it was rounded, as it was then."""
+    """float16 as float32; the unrounded float32 where there is one."""
     exact = getattr(half, "unrounded", None)
     return _extended(b, machine, half) if exact is None else exact
 
@@ -247,7 +247,7 @@ def _extended(b: ll.IRBuilder, machine: Machine, half: Value) -> Value:
 
 
 def _converted(b: ll.IRBuilder, machine: Machine, value: Value, to: DType) -> Value:
-    """A float, or a vector of floats, as one of other bits."""
+    """A float, or a vector of floats, converted to another width."""
     wanted = element_type(to.name)
     if value.type == wanted:
         return value

@@ -1,6 +1,6 @@
 """Products of widened integers: T.Cast("int16", a) * T.Cast("int16", b) of int8.
 
-armv7     vmull, which LLVM finds only where both conversions stand beside the product: those
+armv7     vmull, which LLVM finds only if both conversions are next to the product: those
           of weights it moves out of the loop
 AArch64   smull and smull2, for halves of a register: smull2 takes the upper half of both
           factors, so the other one is kept in a register twice
@@ -23,7 +23,7 @@ I32 = ll.IntType(32)
 
 
 def widened_factors(e: Binary, target: Target) -> tuple[Expr, Expr] | None:
-    """What is widened to twice its bits and multiplied, where `emit` has better code than the
+    """The factors before widening to twice their bits, where `emit` has better code than the
     expression."""
     if not target.register_bits:
         return None
@@ -39,12 +39,12 @@ def widened_factors(e: Binary, target: Target) -> tuple[Expr, Expr] | None:
 
 
 def _one_in_half(a: Expr, b: Expr) -> bool:
-    """Whether one of two vectors is half of a register, the other a register of its own."""
+    """Whether exactly one of two vectors is half of a register."""
     return (_half(a) is None) != (_half(b) is None)
 
 
 def _half(e: Expr) -> int | None:
-    """Which half of a register a vector is; None for what is no half of one."""
+    """Which half of a register a vector is; None where it is no half."""
     match e:
         case Shuffle((Load(),), lanes) if len(lanes) * dtype_of(e.dtype).bits == 64:
             which = lanes[0] // len(lanes)

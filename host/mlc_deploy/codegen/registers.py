@@ -1,8 +1,8 @@
-"""What local buffers hold, while a straight line of code is emitted.
+"""The contents of local buffers while straight-line code is emitted.
 
-A tile of accumulators is stored to and loaded from with every product. LLVM would find out that all
-of this is registers; there is far less to write, to read and to find out where a load is what the
-last store in the same block gave, and a store that another one covers is left out.
+Every product loads and stores an accumulator of the tile. LLVM would find out that these are
+registers. Emission saves most of that work: a load takes the value of the last store in the same
+block, and a store that a later one covers is left out.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Value = Any
 
 @dataclass(slots=True)
 class _Held:
-    """What a buffer holds at the end of a block, by where it begins: all of one dtype, and each at
-    a multiple of its lanes, so that none lies over another."""
+    """The values in a buffer at the end of a block, by their index. All have one dtype, and their
+    indices are multiples of its lanes, so that none overlap."""
 
     block: ll.Block
     dtype: str
     values: dict[int, Value] = field(default_factory=dict)
-    stores: dict[int, Value] = field(default_factory=dict)  # that nothing has read from memory
+    stores: dict[int, Value] = field(default_factory=dict)  # not read from memory since
 
 
 class Registers:
-    """shared: the buffers that others may read or write; nothing is known of them."""
+    """shared: the buffers that others may read or write; their contents are unknown."""
 
     def __init__(self, shared: Collection[Buffer]) -> None:
         self.shared = shared
         self.held: dict[Buffer, _Held] = {}
-        self.covered: set[Value] = set()  # stores that others cover
+        self.covered: set[Value] = set()  # stores that later ones cover
 
     def get(self, block: ll.Block, buffer: Buffer, at: int, dtype: str) -> Value | None:
-        """The value that a load in the block would give; None where it has to be loaded."""
+        """The value of a load in the block; None where it has to be loaded."""
         held = self.held.get(buffer)
         if held is None or held.block is not block:
             return None
@@ -71,7 +71,7 @@ class Registers:
         self.held.pop(buffer, None)
 
     def finish(self, module: ll.Module) -> None:
-        """Leaves out the stores that others cover."""
+        """Removes the covered stores."""
         if self.covered:
             for function in module.functions:
                 for block in function.blocks:

@@ -2,9 +2,9 @@
 
     Cast("int8", min(max(round(x) + zero, -128), 127))
 
-is what quantized numbers are made by (ops/quantize.py). Word for word that is a clamp of floats and
-a conversion per four lanes, and SSE2 has no instruction that rounds floats; but all machines narrow
-with saturation:
+is how numbers are quantized (ops/quantize.py). Literal code is a clamp of floats and a conversion
+per four lanes, and SSE2 has no instruction that rounds floats. But all machines narrow with
+saturation:
 
     AArch64   fcvtns, sqxtn (of what is within int16: uzp1), sqadd, sqxtn or sqxtun
     armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
@@ -24,7 +24,8 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, dtype_of, value_range, walk
+from ..ir import Binary, Call, Cast, Expr, Node, dtype_of, value_range, walk
+from ..ir.lanes import uniform
 from .calls import call_named, picked
 
 Value = Any
@@ -32,12 +33,12 @@ I32 = ll.IntType(32)
 WORDS, SINGLES = ll.VectorType(I32, 4), ll.VectorType(ll.FloatType(), 4)
 SHORTS = ll.VectorType(ll.IntType(16), 8)
 MAGIC = 0x4B400000  # the bits of 1.5 * 2^23, whose neighbours are 1 apart
-MOST = 1 << 14  # of a zero point
+MOST = 1 << 14  # largest zero point
 
 
 @dataclass(frozen=True, slots=True)
 class Saturated:
-    """x rounded half to even, plus zero, as near as dtype has it."""
+    """x rounded half to even, plus zero, saturated to dtype."""
 
     x: Expr
     zero: int
@@ -45,19 +46,20 @@ class Saturated:
 
 
 def saturated(e: Cast, target: Target) -> Saturated | None:
-    """What a cast of a vector saturates, where `emit` has better code than the expression."""
+    """The parts of a saturating cast of a vector, where `emit` has better code than the
+    expression."""
     kind = dtype_of(e.dtype)
     if not target.register_bits or kind.bits != 8 or not kind.is_integer or kind.lanes % 4:
         return None
     low, high = value_range(kind.scalar)
     match e.a:
         case Binary("min", Binary("max", whole, least), most) if (
-            _number(least) == low and _number(most) == high
+            uniform(least) == low and uniform(most) == high
         ):
             zero = 0.0
             match whole:
-                case Binary("+", a, b) if _number(b) is not None:
-                    whole, zero = a, float(_number(b) or 0)
+                case Binary("+", a, b) if (n := uniform(b)) is not None:
+                    whole, zero = a, n
             exact = zero == int(zero) and abs(zero) <= MOST
             match whole:
                 case Call("round", (x,)) if exact and dtype_of(x.dtype).scalar == "float32":
@@ -66,19 +68,12 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
 
 
 def rounds(n: Node) -> bool:
-    """Whether there are floats in it that are rounded to whole numbers."""
+    """Whether n rounds floats to integers."""
     return any(type(m) is Call and m.name == "round" for m in walk(n))
 
 
-def _number(e: Expr) -> float | None:
-    match e:
-        case Const(value) | Broadcast(Const(value)):
-            return float(value)
-    return None
-
-
 def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False) -> Value:
-    """The code, for the value of s.x. short: that, and with the zero point, is within int16."""
+    """The code, for the value of s.x. short: x is within int16, also with the zero point."""
     match target.arch:
         case "aarch64" | "arm":
             return _narrowed(b, target.arch, s, x, short)
@@ -86,15 +81,15 @@ def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = 
 
 
 def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool) -> Value:
-    """x86-64 converts what is too large to the least int32, which is right for what is too small
-    only."""
+    """x86-64 converts values out of range to the smallest int32, which is right only for small
+    ones."""
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
     if not short:
         high = float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)
         most = ll.Constant(x.type, [high] * lanes)
         x = b.select(b.fcmp_ordered("<", x, most), x, most)
     wide = target.has("avx512bw")
-    if wide and lanes == 16 and (short or s.zero >= 0):  # the least int32 less something is not
+    if wide and lanes == 16 and (short or s.zero >= 0):  # the smallest int32 must not get smaller
         return _narrowed_at_once(b, s, x)
     if wide and lanes in (32, 64):
         return _packed_wide(b, s, x, 512)
@@ -115,8 +110,8 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool
 
 
 def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
-    """Lanes that fill two registers of so many bits, or four: quarters of 128 bits are packed each
-    by itself, and their parts of four lanes are put in order once, as bytes."""
+    """For lanes that fill two or four registers of `bits`. The instructions pack each 128 bits
+    separately; one shuffle of bytes puts the groups of four lanes in order."""
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
     shorts, bytes_ = (ll.VectorType(ll.IntType(n), bits // n) for n in (16, 8))
     each, prefix = bits // 32, "avx512" if bits == 512 else "avx2"
@@ -136,7 +131,7 @@ def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
 
 
 def _narrowed_at_once(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
-    """A register of AVX-512. LLVM makes vpmovsdb of it, or vpmovusdb of what is not negative."""
+    """A register of AVX-512. LLVM makes vpmovsdb of it, or vpmovusdb where nothing is negative."""
     words = _whole(b, x)
     every = words.type
 
@@ -220,5 +215,5 @@ def _joined(b: ll.IRBuilder, vectors: Sequence[Value], lanes: int) -> Value:
 
 
 def _pairs(vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
-    """Neighbours; the last with itself where it has none."""
+    """Pairs of neighbours; the last one with itself if their number is odd."""
     return [(v, vectors[min(n + 1, len(vectors) - 1)]) for n, v in enumerate(vectors) if n % 2 == 0]

@@ -1,4 +1,4 @@
-"""What a kernel is given besides its tensors: scalars, and a workspace for its scratch buffers."""
+"""A kernel's arguments besides its tensors: scalars, and a workspace for its scratch buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
     total = 0
     planned = kernel.body.attrs.get(WORKSPACE, {})
     scratch = [b for b in kernel.scratch if b.scope == "global"]
-    for buffer in sorted(scratch, key=lambda b: b.name not in planned):  # those without a plan last
+    for buffer in sorted(scratch, key=lambda b: b.name not in planned):  # unplanned ones last
         offsets[buffer] = planned.get(buffer.name, total)
         size = elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
         total = max(total, offsets[buffer] + -(-size // ALIGNMENT) * ALIGNMENT)
@@ -25,7 +25,7 @@ def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
 
 
 def elements(kernel: Kernel, buffer: Buffer) -> int:
-    """Of a flat scratch buffer, at most; CodegenError where that is not known."""
+    """The largest number of elements of a flat scratch buffer; CodegenError where it is unknown."""
     (size,) = (most(kernel, n) for n in buffer.shape)
     if not isinstance(size, int):
         raise CodegenError(
@@ -37,7 +37,7 @@ def elements(kernel: Kernel, buffer: Buffer) -> int:
 
 
 def most(kernel: Kernel, extent: Dim) -> Dim:
-    """The largest that an extent can be, where its dimensions are bounded; else as it is."""
+    """The largest value of an extent whose dimensions are bounded; other extents as they are."""
     bounds = kernel.body.attrs.get(MOST)
     if isinstance(extent, int) or not bounds:
         return extent
@@ -46,7 +46,7 @@ def most(kernel: Kernel, extent: Dim) -> Dim:
 
 
 def bounds_of(kernel: Kernel) -> tuple[int, ...]:
-    """The largest values of the scalars, where the kernel says them."""
+    """The largest values of the scalars, where the kernel has them."""
     bounds = kernel.body.attrs.get(MOST, {})
     return tuple(bounds[v.name] for v in scalars_of(kernel)) if bounds else ()
 

@@ -1,8 +1,8 @@
-"""Tasks: what the runtime counts and cuts into ranges, in terms of turns of the parallel loop.
+"""Tasks, which the runtime counts and cuts into ranges, as turns of the parallel loop.
 
-A loop of constant extent, or of one symbolic dimension, has a task per turn. The runtime knows
-dimensions, but computes nothing from them: where the extent is f(n), such as (n + 15) // 16, the n
-tasks stand for turns so that tasks [b, e) are the turns [f(b), f(e)).
+If the extent is constant or a symbolic dimension, there is a task per turn. The runtime knows
+dimensions, but computes nothing from them. So if the extent is f(n), such as (n + 15) // 16, there
+are n tasks, and tasks [b, e) are the turns [f(b), f(e)).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..lower import Kernel
 
 
 def task_loop(kernel: Kernel) -> For | None:
-    """The kernel's parallel loop, if tasks can stand for its turns; then `tasks` says how many."""
+    """The kernel's parallel loop, if tasks can stand for its turns."""
     loop = kernel.parallel
     if SIZES in kernel.body.attrs:
         return loop
@@ -22,14 +22,14 @@ def task_loop(kernel: Kernel) -> For | None:
 
 
 def tasks(kernel: Kernel) -> int | Var:
-    """How many tasks there are: a number, or the symbolic dimension that says it."""
+    """The number of tasks, or the symbolic dimension that equals it."""
     loop = task_loop(kernel)
     found = None if loop is None else _counted(loop.extent)
     return 1 if found is None else found
 
 
 def turn_of(loop: For, task: Var) -> Expr:
-    """The turn that task stands for."""
+    """The turn that a task begins at."""
     counted = _counted(loop.extent)
     return substitute(loop.extent, {counted: task}) if isinstance(counted, Var) else task
 

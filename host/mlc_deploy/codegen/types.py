@@ -1,5 +1,4 @@
-"""The LLVM types of values, in registers and in memory, and the constants that addresses and lanes
-are made of."""
+"""The LLVM types of values, in registers and in memory, and constants for addresses and lanes."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def memory_type(dtype: str) -> ll.Type:
 
 
 def forget_constants() -> None:
-    """Frees those that are kept: a kernel's are few of another's."""
+    """Frees the kept constants: kernels share few."""
     integer.cache_clear()
     lane_numbers.cache_clear()
 
@@ -53,8 +52,8 @@ def integer(bits: int, value: int) -> ll.Constant:
 
 
 class _Vector(ll.Constant):  # type: ignore[misc]  # llvmlite says nothing of types
-    """A vector whose lanes are alike, in a word: llvmlite spells out each of them, and what is long
-    LLVM reads for long."""
+    """A vector of equal lanes in short form: llvmlite would write each lane, and LLVM is slow to
+    read long text."""
 
     def __init__(self, t: ll.VectorType, value: Any, word: str) -> None:
         super().__init__(t, value)
@@ -73,12 +72,12 @@ def lane_numbers(lanes: tuple[int, ...]) -> ll.Constant:
 
 
 def repeated(value: ll.Constant, lanes: int) -> ll.Constant:
-    """A vector of one number."""
+    """A vector with one number in all lanes."""
     return _Vector(ll.VectorType(value.type, lanes), value.constant, f"splat ({value})")
 
 
 def undefined(t: ll.Type) -> ll.Constant:
-    """A vector of which nothing is said."""
+    """A vector of undefined lanes."""
     return _undefined(t.element, t.count)
 
 
@@ -88,7 +87,7 @@ def _undefined(element: ll.Type, lanes: int) -> ll.Constant:
 
 
 def type_suffix(t: ll.Type) -> str:
-    """A type as the names of overloaded intrinsics end: "v4f32"."""
+    """A type as in the names of overloaded intrinsics: "v4f32"."""
     match t:
         case ll.VectorType():
             return f"v{t.count}{type_suffix(t.element)}"

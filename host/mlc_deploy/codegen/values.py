@@ -1,4 +1,4 @@
-"""What expressions became in the code of the statement that is being emitted."""
+"""The values of expressions in the statement that is being emitted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Values(Generic[T]):
-    """`make`, called once for each expression: what it gave is used again in the same statement,
-    and where it was made under a condition, under that condition only. Expressions may be deep."""
+    """`make`, called once for each expression. Its result is used again in the same statement, and
+    a result made under a condition only under that condition. Expressions may be deep."""
 
     def __init__(self, make: Callable[[Expr], T]) -> None:
         self.make = make

@@ -1,4 +1,4 @@
-"""Making expressions: dtypes are checked, constants folded, and x + 0, x * 1 … left out."""
+"""Makers of expressions: they check dtypes, fold constants, and leave out x + 0, x * 1 …"""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def require_operator(op: str, x: Expr, y: Expr) -> DType:
         raise TypeError(
             f"'/' on {x.dtype}: '{x} / {y}'\n  try: // (rounds down), te.truncdiv, or .astype"
         )
-    if kind.kind == "float" and op in ("//", "%", "tdiv", "tmod", "&", "|", "^", "<<", ">>"):
+    if kind.kind == "float" and op in (*DIVISIONS, "&", "|", "^", "<<", ">>"):
         raise TypeError(f"'{op}' on {x.dtype}: '{x} {op} {y}'\n  try: te.floor, te.fmod or .astype")
     return kind
 
@@ -242,7 +242,7 @@ def any_of(*conditions: Expr) -> Expr:
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
-    """The conditions that a condition is the conjunction of."""
+    """The parts of a conjunction."""
     found: dict[Expr, None] = {}
     left = [condition]
     while left:
@@ -339,8 +339,13 @@ def seq(stmts: Iterable[Stmt]) -> Stmt:
     """A sequence, flattened; one statement stands for itself."""
     flat: list[Stmt] = []
     for stmt in stmts:
-        flat.extend(stmt.stmts if isinstance(stmt, Seq) else (stmt,))
+        flat.extend(stmts_of(stmt))
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def stmts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements of a sequence; another statement alone."""
+    return s.stmts if isinstance(s, Seq) else (s,)
 
 
 def loop_nest(loops: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
@@ -356,7 +361,7 @@ def shape_text(shape: Sequence[Dim]) -> str:
 
 
 def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
-    """In elements; row-major where the buffer names none."""
+    """The strides in elements; row-major where the buffer has none."""
     if buffer.strides is not None:
         return buffer.strides
     strides: list[Dim] = []
@@ -368,7 +373,7 @@ def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
 
 
 def span_of(buffer: Buffer) -> Dim:
-    """How many elements there are from the first to the last one."""
+    """The number of elements from the first to the last."""
     size: Dim = 1
     if buffer.strides is None:
         for extent in buffer.shape:

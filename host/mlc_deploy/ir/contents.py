@@ -1,5 +1,5 @@
-"""What a program holds at all, found in one walk: passes for something that it does not hold leave
-it as it is without a walk of their own."""
+"""What a program contains, found in one walk. A pass for something that it does not contain needs
+no walk of its own."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Contents:
     strided: bool
 
 
-@lru_cache(2)  # programs: passes that change nothing ask about the same one again
+@lru_cache(2)  # after a pass that changes nothing, the next one asks about the same program
 def contents(n: Node) -> Contents:
-    """What stands in n."""
+    """What n contains."""
     nodes = list(walk(n))
     loads = [m for m in nodes if type(m) is Load]
     ramps = [i for load in loads for i in load.indices if type(i) is Ramp]

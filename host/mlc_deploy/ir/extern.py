@@ -1,10 +1,10 @@
-"""Functions of the user's that a kernel calls by name: C, or what follows C's calling convention.
+"""The user's functions that a kernel calls by name: C, or others with C's calling convention.
 
     call_extern("int32", "gemm", A, address_of(B[i, 0]), C, 64)
 
-An argument is a number, or the address of an element. A buffer stands for its first element. What a
-function reads and writes through addresses stands in the reads and writes of the block around the
-call: nobody sees into the function. The compiled call is resolved when the object is linked.
+An argument is a number, or the address of an element. A buffer stands for the address of its first
+element. The reads and writes of the block around the call must say what the function accesses: the
+compiler cannot see into it. The linker resolves the call.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .nodes import Buffer, Call, Expr, ExprLike, Load, Node
 from .rewrite import walk
 
 PREFIX = "extern."  # of the name of a Call
-ADDRESS = "address_of"  # a Call of one Load, which is not done
-POINTER = "uint64"  # an address' dtype, for want of one: no arithmetic is done on it
+ADDRESS = "address_of"  # a Call of one Load, which is not executed
+POINTER = "uint64"  # stands in for the dtype of an address: no arithmetic is done on it
 NUMBERS = ("int32", "int64", "uint32", "uint64", "float32", "float64")
-OWN = "kernel"  # how the compiler calls the function that it compiles
+OWN = "kernel"  # the compiler's name for the function that it compiles
 
 Reference = Callable[..., Any]
 
 
 def call_extern(dtype: str, name: str, *args: ExprLike | Buffer) -> Expr:
-    """The call of a function that gives a number of `dtype`. What a void function gives is said as
-    "void", and is int32 here, for nobody reads it.
+    """The call of a function that returns a number of `dtype`. "void" becomes int32 here, since
+    nobody reads the result.
 
-    Raises TypeError for numbers that C passes in another form on every machine: 8 and 16 bits.
+    Raises TypeError for numbers of 8 and 16 bits: each machine passes them to C in another form.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name) or name == OWN:
         raise TypeError(f"call_extern of {name!r}\n  try: the name of a C function")
@@ -57,14 +57,14 @@ def _argument(name: str, given: ExprLike | Buffer) -> Expr:
 
 
 def address_of(element: Expr) -> Expr:
-    """Where an element is: an argument of call_extern, and nothing else."""
+    """The address of an element: an argument of call_extern, and nothing else."""
     if not isinstance(element, Load):
         raise TypeError(f"address_of of '{element}'\n  try: address_of(A[0, 0])")
     return Call(ADDRESS, (element,), POINTER)
 
 
 def extern_name(e: Node) -> str | None:
-    """The function that a call is of, where it is the user's."""
+    """The name of the user's function that e calls; None for others."""
     return e.name[len(PREFIX) :] if isinstance(e, Call) and e.name.startswith(PREFIX) else None
 
 
@@ -73,8 +73,8 @@ def is_address(e: Node) -> bool:
 
 
 def addressed(n: Node) -> frozenset[Buffer]:
-    """The buffers whose memory functions are given: their elements lie as their shapes say, and
-    anyone may write them."""
+    """The buffers whose addresses are passed to functions: they keep their layout, and the
+    functions may write them."""
     if ADDRESS not in contents(n).calls:
         return frozenset()
     return frozenset(
@@ -90,8 +90,8 @@ def externs_of(n: Node) -> frozenset[str]:
 
 
 def from_element(array: Any, indices: tuple[int, ...]) -> Any:
-    """What a reference gets for an address: the array from that element on. Where it begins a row
-    of the first dimension, the rows from there on; else all that follows, flat."""
+    """What a reference gets for an address. If the element begins a row of the first dimension: the
+    rows from there on. Else all elements from there on, flat."""
     if not any(indices[1:]):
         return array[indices[0] :] if indices else array
     flat = 0

@@ -16,8 +16,8 @@ Line = tuple[type, tuple[Any, ...]]  # a node's class, and its fields
 
 
 def reduced(e: Expr) -> tuple[Any, ...]:
-    """What `__reduce__` gives: a variable or a constant is written as it is: it stays one object
-    among all that is pickled at once; anything else as a table of its nodes."""
+    """What `__reduce__` gives. A variable or constant is written as itself, so that it stays one
+    object in a pickle. Other expressions are written as a table of their nodes."""
     if not children(e):
         return type(e), _fields(e)
     numbers: dict[Any, _At] = {}

@@ -1,6 +1,6 @@
 """The reference interpreter: a PrimFunc as a Python function over numpy arrays.
 
-Slow and plain on purpose: it is what every pass and every compiled kernel is held against. It
+Slow and plain on purpose: every pass and every compiled kernel is checked against it. It
 understands blocks and flat loops alike, vectors included, and checks every index.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .build import is_const, is_root
+from .build import is_const
 from .dtypes import dtype_of, numpy_dtype
 from .extern import ADDRESS, Reference, extern_name, from_element
 from .nodes import (
@@ -52,8 +52,8 @@ def run(
     func: PrimFunc, *args: Array | int, externs: Callable[[str], Reference] | None = None
 ) -> int:
     """Runs func on its parameters in order; outputs are written in place. Returns the status that
-    a kernel returns: 0, unless the program says otherwise. externs gives the functions that stand
-    for those of the user's which func calls, by name.
+    a kernel returns: 0, unless the program says otherwise. externs(name) gives a stand-in for a
+    user's function that func calls.
 
     Raises ValueError where an argument does not fit its parameter, IndexError for an access
     outside its buffer.
@@ -91,7 +91,7 @@ def evaluate_grid(
 
 
 def _poison(dtype: str) -> Any:
-    """What fresh memory holds: something that shows when it is read unwritten."""
+    """The content of fresh memory: a value that shows when it is read before a write."""
     return np.nan if dtype_of(dtype).kind == "float" else 85
 
 
@@ -120,7 +120,7 @@ def _value(extent: Dim, scalars: dict[Var, int]) -> int:
 
 
 class _Program:
-    """func compiled to Python source, with what its names mean."""
+    """func compiled to Python source, with the values of its names."""
 
     def __init__(
         self, func: PrimFunc, scalars: dict[Var, int], externs: Callable[[str], Reference] | None
@@ -165,7 +165,7 @@ class _Writer:
         return self.names.setdefault(v, f"v{len(self.names)}")
 
     def begun(self, *roots: Expr) -> Iterator[str]:
-        """What a statement with these expressions needs before it."""
+        """The lines that a statement with these expressions needs before it."""
         self.parts = Parts(roots)
         for e in roots:
             yield from self.declared(e)
@@ -239,10 +239,9 @@ class _Writer:
             yield from (f"    {line}" for line in self.block_body(b))
 
     def block_body(self, b: Block) -> Iterator[str]:
-        if not is_root(b):
-            for i in b.iters:
-                yield from self.begun(i.extent)
-                yield f"check({self.name(i.var)}, {self.expr(i.extent)})"
+        for i in b.iters:
+            yield from self.begun(i.extent)
+            yield f"check({self.name(i.var)}, {self.expr(i.extent)})"
         if b.init is not None:
             zeros = [f"{self.name(i.var)} == 0" for i in b.iters if i.kind == "reduce"]
             yield f"if {' and '.join(zeros) or 'True'}:"
@@ -276,8 +275,8 @@ class _Writer:
                 x, y = self.expr(a), self.expr(b)
                 if op in ("and", "or") and dtype_of(e.dtype).lanes > 1:
                     return f"logical_{op}({x}, {y})"
-                if op in ("min", "max", "tdiv", "tmod", "and", "or"):
-                    return f"{op}_({x}, {y})" if op not in ("and", "or") else f"({x} {op} {y})"
+                if op in ("min", "max", "tdiv", "tmod"):
+                    return f"{op}_({x}, {y})"
                 return f"({x} {op} {y})"
             case Compare(op, a, b):
                 return f"({self.expr(a)} {op} {self.expr(b)})"

@@ -1,4 +1,4 @@
-"""What a vector expression has in each of its lanes."""
+"""The scalars in the lanes of vector expressions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per l
 
 
 def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
-    """The scalar that a vector expression has in one lane, which is a constant where the
-    expression picks lanes by number; scalars stay as they are."""
+    """The scalar that a vector expression has in one lane; scalars stay as they are. The lane must
+    be a constant where the expression picks lanes by number."""
 
     @once
     def visit(m: Any) -> Any:
@@ -54,8 +54,16 @@ def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
     return scalar
 
 
+def uniform(e: Expr) -> float | None:
+    """The number that a constant has in all lanes; None for other expressions."""
+    match e:
+        case Const(value) | Broadcast(Const(value)):
+            return float(value)
+    return None
+
+
 def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:
-    """One lane of integers that neighbouring lanes of x are together, the lowest first."""
+    """One lane of wider integers, joined from neighbouring lanes of x, the lowest first."""
     one, wide = dtype_of(x.dtype), dtype_of(dtype)
     narrow, whole = (f"uint{k.bits}" for k in (one, wide))
     count = one.lanes // wide.lanes
@@ -69,8 +77,8 @@ def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:
 
 
 def lane_by_lane(indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], For | None]:
-    """The indices of a vector access as those of a scalar one, and the loop over the lanes that
-    makes them the same; scalar indices as they are, without a loop."""
+    """(scalar indices, loop over the lanes) that equal the indices of a vector access. Scalar
+    indices stay as they are, without a loop."""
     lanes = max((dtype_of(i.dtype).lanes for i in indices), default=1)
     if lanes == 1:
         return indices, None

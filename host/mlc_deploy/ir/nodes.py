@@ -32,7 +32,7 @@ N = TypeVar("N")
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def node(cls: type[N]) -> type[N]:
     """A dataclass with slots that compares by identity, and shows itself as script. It is frozen
-    for mypy alone: at run time that would make a node take five times as long to build."""
+    for mypy only: at run time, a frozen node takes five times as long to build."""
     return dataclass(slots=True, eq=False, repr=False)(cls)
 
 
@@ -60,8 +60,8 @@ def _no_annotations() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Methods:
-    """What methods of nodes call. The functions are written in terms of nodes, so they stand in
-    files that import this one, and `ir/__init__.py` names them."""
+    """The functions behind the nodes' methods. Their files import this one, so `ir/__init__.py`
+    sets them."""
 
     script: Callable[[Node], str]
     reduced: Callable[[Expr], tuple[Any, ...]]
@@ -169,7 +169,7 @@ class Arithmetic(Node):
 
 
 class UnknownValue(TypeError):
-    """A number or a truth was asked of an expression, `of`, whose value comes later."""
+    """A number or truth value was asked of an expression, `of`, that has none yet."""
 
     def __init__(self, text: str, of: Expr | None = None) -> None:
         super().__init__(text)
@@ -184,7 +184,7 @@ class Expr(Arithmetic):
     """
 
     __slots__ = ("_facts",)
-    _facts: tuple[bytes, int]  # what structural.py finds out about it, once it was asked
+    _facts: tuple[bytes, int]  # a cache of structural.py
     dtype: str
 
     def __repr__(self) -> str:  # lists of extents are shown to users
@@ -285,7 +285,8 @@ class Cast(Expr):
 
 @node
 class Call(Expr):
-    """A named intrinsic. Without side effects, but for those in SIDE_EFFECTS."""
+    """A named intrinsic. Only `ret`, `prefetch` and the user's functions (extern.py) have side
+    effects."""
 
     name: str
     args: tuple[Expr, ...]
@@ -471,29 +472,28 @@ class Buffer(Node):
         return Buffer(**{**kept, **changes})
 
 
-# The attribute of a PrimFunc that names the buffers whose memory may be an output's as well.
+# An attribute of PrimFuncs: the names of the buffers that may share memory with an output.
 IN_PLACE = "ir.in_place"
 
-# The attribute of a PrimFunc whose floats, where they become bytes, are within int16.
+# An attribute of PrimFuncs: floats that become bytes are within int16.
 SHORT_FLOATS = "ir.short_floats"
 
-# The attribute of a PrimFunc that says the largest value of integer parameters, by their names. The
-# symbolic dimensions of its buffers are computed from them.
+# An attribute of PrimFuncs: the largest value of integer parameters, by name. The symbolic
+# dimensions of the buffers are computed from these parameters.
 MOST = "ir.most"
 
-# The attribute of a PrimFunc that several kernels share: for each of them the values of its integer
-# parameters, by their names (sizes.py).
+# An attribute of a PrimFunc that several kernels share: for each kernel, the values of the integer
+# parameters, by name (sizes.py).
 SIZES = "ir.sizes"
 
-# The attribute of a PrimFunc that names the CPU whose scheduling model LLVM is to use.
+# An attribute of PrimFuncs: the CPU whose scheduling model LLVM uses.
 TUNE_CPU = "llvm.tune_cpu"
 
 
 @node
 class PrimFunc(Node):
-    """One kernel-to-be. Parameters are buffers (in order of passing) and integer variables.
-
-    `outputs` are names of the parameters it writes; the body is a root block without iterations.
+    """A kernel before code generation. Parameters are buffers and integer variables, in order of
+    passing. The body is a root block without iterations.
     """
 
     name: str
@@ -544,7 +544,7 @@ class IRModule(Node):
         return iter(self.functions)
 
     def get_global_var(self, name: str) -> GlobalVar:
-        """The name of a function that there is. Raises ValueError, naming the nearest."""
+        """The name of a function of the module. Raises ValueError with the nearest names."""
         if name not in self.functions:
             near = get_close_matches(name, self.functions, 3) or list(self.functions)[:5]
             raise ValueError(
@@ -557,7 +557,7 @@ class IRModule(Node):
         return [GlobalVar(name) for name in self.functions]
 
     def update_func(self, name: str, func: Any) -> None:
-        """Puts a function in the place of that name, in this module itself; it takes the name."""
+        """Sets the function of a name in this module itself. The function takes the name."""
         if isinstance(func, PrimFunc):
             func = func.with_attr("global_symbol", str(name))
         elif getattr(func, "name", name) != name:

@@ -1,6 +1,6 @@
-"""Which parts of an expression a text names: what stands in many places is written once, and what
-is deep is written in pieces that a reader of text can hold (Python's and C's allow some hundred
-nested parentheses, C promises 63).
+"""Which parts of an expression get a name in its text. A part in many places is written once. A
+deep expression is written in pieces: parsers of Python and C allow some hundred nested parentheses,
+C promises 63.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import TypeGuard
 from .nodes import Call, Expr, Node
 from .rewrite import bottom_up, children, evaluated
 
-SHORT = 24  # nodes of a part, as it is written, up to which it is written again where it stands
-TALL = 40  # nodes from a part's root to its farthest leaf, from which on it has a name
+SHORT = 24  # a part of up to so many written nodes is repeated
+TALL = 40  # a part with more nodes from its root to a leaf has a name
 
 
 def named_parts(roots: Sequence[Node]) -> dict[Expr, None]:
-    """The parts to be named, each after those in it. An expression's text then grows with the
-    number of its nodes, wherever those stand."""
+    """The parts to name, inner ones first. The length of a text is then linear in the number of
+    different nodes."""
     return _parts(roots, ())
 
 
 def _parts(roots: Sequence[Node], apart: tuple[str, ...]) -> dict[Expr, None]:
-    """Also the calls of functions `apart` that have parts in more than their first argument."""
+    """As named_parts. Also the calls of functions `apart` with parts in other arguments than the
+    first."""
     order: list[Node] = []
     seen: set[Node] = set()
     for root in roots:
@@ -34,9 +35,9 @@ def _parts(roots: Sequence[Node], apart: tuple[str, ...]) -> dict[Expr, None]:
     for n in (*roots, *(c for parent in order for c in children(parent))):
         uses[n] += 1
     found: dict[Expr, None] = {}
-    size: dict[Node, int] = {}  # of what is written, where names count as 1
+    size: dict[Node, int] = {}  # as written, where a name counts as 1
     height: dict[Node, int] = {}
-    holding: set[Node] = set()  # the nodes that are parts, or have some
+    holding: set[Node] = set()  # the nodes that are or contain parts
     for n in order:
         below = children(n)
         size[n] = 1 + sum(size[c] for c in below)
@@ -51,20 +52,20 @@ def _parts(roots: Sequence[Node], apart: tuple[str, ...]) -> dict[Expr, None]:
 
 
 class Parts:
-    """The names of parts, for a writer of statements: it names what is `due` before a statement,
-    and before one side of an if_then_else that is a part, since there may be parts in it."""
+    """The names of parts, for a writer of statements. It names the parts that are `due` before a
+    statement, and before each side of an if_then_else that is a part."""
 
     def __init__(self, roots: Sequence[Node] = ()) -> None:
         self.wanted = _parts(roots, ("if_then_else",))
         self.names: list[dict[Expr, str]] = [{}]  # outermost scope first
 
     def get(self, e: Expr) -> str | None:
-        """The part's name; None for what has none here."""
+        """The part's name; None where it has none here."""
         return next((names[e] for names in self.names if e in names), None)
 
     def due(self, e: Expr) -> Iterator[Expr]:
-        """The parts that are evaluated whenever e is and have no name here, each after those in it.
-        Whoever asks names each with `name` before the next one."""
+        """The parts without a name here that are evaluated whenever e is, inner ones first. The
+        caller names each with `name` before it takes the next."""
         if not self.wanted:
             return
         seen: set[Node] = set()

@@ -1,7 +1,7 @@
-"""Annotations that a schedule gives and lowering heeds: what each is about, and what it may be.
+"""Annotations from schedules for lowering: their meaning, and their valid values.
 
-Blocks carry what is asked of the buffers that they write, loops carry pragmas and prefetches. A key
-that begins with "pragma_" and is none of these is refused: a wish without effect would be a lie.
+Blocks carry requests for the buffers that they write; loops carry pragmas and prefetches. An
+unknown key that begins with "pragma_" is refused: it would have no effect.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import difflib
 from typing import Any
 
 PRAGMA = "pragma_"
-AUTO_UNROLL = "pragma_auto_unroll_max_step"  # loops within are unrolled up to as many statements
-UNROLL_EXPLICIT = "pragma_unroll_explicit"  # whether by us; else they are left to LLVM, or C
+AUTO_UNROLL = "pragma_auto_unroll_max_step"  # loops inside are unrolled up to so many statements
+UNROLL_EXPLICIT = "pragma_unroll_explicit"  # False: LLVM or the C compiler may unroll
 DEBUG_SKIP = "pragma_debug_skip_region"  # the loop is left out: its results are wrong
 PREFETCH = "prefetch"  # of a loop: [[buffer, turns ahead], …]
-PREFETCH_NEXT = "prefetch_next"  # of a loop: [buffer, …], of which turns inside ask bit by bit
+PREFETCH_NEXT = "prefetch_next"  # of a loop: [buffer, …], which turns inside prefetch in parts
 DOUBLE_BUFFER = "double_buffer_scope"  # of a block: the number of the buffer that it writes
 DIM_ALIGN = "buffer_dim_align"  # of a block: [[number of the buffer, axis, factor, offset], …]
 
 MOST_ALIGN = 1 << 16  # elements
 
-# What TVM's texts name, and why it has no effect here.
+# Pragmas of TVM without effect here, and why.
 WITHOUT = {
     "parallel_launch_point": "threads are the board's pool: the parallel loop is a kernel's "
     "outermost",
@@ -34,8 +34,8 @@ KNOWN = ("auto_unroll_max_step", "unroll_explicit", "debug_skip_region")
 
 
 def defect(key: str, value: Any) -> tuple[str, str]:
-    """What is wrong with an annotation, and how to mend it; ("", "") for nothing, or for a key that
-    is the user's own."""
+    """(what is wrong with an annotation, how to mend it); ("", "") for nothing, and for the user's
+    own keys."""
     match key:
         case "pragma_auto_unroll_max_step":
             if not _is_int(value) or value < 0:

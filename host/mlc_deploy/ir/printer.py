@@ -1,9 +1,9 @@
 """The IR as script: text in the manner of TVMScript, readable without a manual.
 
-What is printed of a whole PrimFunc or IRModule parses back (`mlc_deploy.script`) to an equal one.
-Two rules serve that. Names are made unique and valid in Python: a variable that two loops bind is
-printed under two names. And an int32 constant is printed as a plain number only where reading it
-gives the node back; elsewhere, where a number would be folded away, as T.int32(number).
+The text of a whole PrimFunc or IRModule parses back (`mlc_deploy.script`) to an equal one. Two
+rules serve that. Names are unique and valid in Python: a variable that two loops bind is printed
+under two names. An int32 constant is printed as a plain number only where parsing gives the node
+back; where parsing would fold it away, it is T.int32(number).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .nodes import (
     Var,
 )
 from .parts import named_parts
-from .rewrite import walk
+from .rewrite import given_vars, symbols_of, walk
 from .structural import same_expr
 
 # Python's precedence, loosest first; a side is put in parentheses when it binds looser.
@@ -74,13 +74,13 @@ PRECEDENCE = {
 AS_CALLS = {"min": "T.min", "max": "T.max", "tdiv": "T.truncdiv", "tmod": "T.truncmod"}
 ATOM = 20
 
-# Intrinsics of floats whose dtype is that of their arguments, with their number: T has a function
+# Float intrinsics with the dtype of their arguments, and the number of arguments: T has a function
 # for each.
 FLOAT_CALLS = dict.fromkeys(
     "abs ceil cos erf exp floor gelu log round sigmoid silu sin sqrt tan tanh trunc".split(), 1
 ) | {"fma": 3, "fmod": 2, "pow": 2}
 RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "T", "I", "R"})
-GLOBAL_SYMBOL = "global_symbol"  # the attribute that holds a function's name that is no identifier
+GLOBAL_SYMBOL = "global_symbol"  # the attribute for a function's name that is no identifier
 
 
 def script(n: Node) -> str:
@@ -181,9 +181,9 @@ def _module(m: IRModule) -> Iterator[str]:
 
 
 class _Printer:
-    """Text of one function, or of a part of one: which name stands for which variable or buffer.
+    """The text of a function or of a part of one, with the names of variables and buffers.
 
-    What a part does not bind is printed by its own name.
+    Things that the part does not bind keep their own names.
     """
 
     def __init__(self) -> None:
@@ -206,15 +206,15 @@ class _Printer:
         return f"({text})" if level < outer else text
 
     def typed(self, e: Expr) -> str:
-        """e so that it reads as an expression even where it is a number."""
+        """e as text that is read as an expression, even if e is a number."""
         return f"T.int32({self.expr(e)})" if _is_plain(e) else self.expr(e)
 
     def args(self, args: Sequence[Expr]) -> str:
         return ", ".join(self.expr(a) for a in args)
 
     def parts_of(self, *roots: Node) -> Iterator[str]:
-        """Names for the parts of a statement's expressions that stand in many places, or are deep:
-        each is read back as one node."""
+        """Names for the parts of a statement's expressions that are deep or in many places. Each is
+        read back as one node."""
         self.parts = {}
         for e in named_parts(roots):
             text = self.expr(e)
@@ -252,10 +252,9 @@ class _Printer:
             case Call(name, args, dtype):
                 if _is_plain_call(e) or is_address(e):
                     return f"T.{name}({self.args(args)})", ATOM
-                if (function := extern_name(e)) is not None and dtype in NUMBERS:
-                    rest = "".join(f", {self.expr(a)}" for a in args)
-                    return f'T.call_extern("{dtype}", {literal(function)}{rest})', ATOM
                 rest = "".join(f", {self.expr(a)}" for a in args)
+                if (function := extern_name(e)) is not None and dtype in NUMBERS:
+                    return f'T.call_extern("{dtype}", {literal(function)}{rest})', ATOM
                 return f'T.call_intrin("{dtype}", {literal(name)}{rest})', ATOM
             case Ramp(base, stride, lanes):
                 return f"T.Ramp({self.expr(base)}, {self.expr(stride)}, {lanes})", ATOM
@@ -290,7 +289,7 @@ class _Printer:
         return _tuple([str(n) if isinstance(n, int) else self.typed(n) for n in shape])
 
     def buffer_type(self, b: Buffer) -> str:
-        """What stands between the parentheses of T.Buffer, T.match_buffer and T.alloc_buffer."""
+        """The arguments of T.Buffer, T.match_buffer and T.alloc_buffer."""
         strides = f", strides={self.shape(b.strides)}" if b.strides is not None else ""
         scope = f', scope="{b.scope}"' if b.scope != "global" else ""
         align = f", align={b.alignment}" if b.alignment != 64 else ""
@@ -305,13 +304,13 @@ class _Printer:
         for p in f.params:
             self.bind(p)
         scalars = {p for p in f.params if isinstance(p, Var)}
-        symbols = [v for b in f.buffers for v in _symbols(b) if v not in scalars]
+        symbols = [v for v in given_vars(f) if v not in scalars]
         lines = [f"{self.bind(v)} = T.{v.dtype}()" for v in dict.fromkeys(symbols)]
         params: list[str] = []
         for p in f.params:
             if isinstance(p, Var):
                 params.append(f"{self.name(p)}: T.{p.dtype}")
-            elif _symbols(p):
+            elif symbols_of(p):
                 handle = self.taken.fresh(f"var_{self.name(p)}")
                 params.append(f"{handle}: T.handle")
                 lines.append(f"{self.name(p)} = T.match_buffer({handle}, {self.buffer_type(p)})")
@@ -338,7 +337,8 @@ class _Printer:
             yield f"    {line}"
 
     def stmt(self, s: Stmt, last: bool = True) -> Iterator[str]:
-        """s; `last` where nothing follows in its suite, which is then a Let's scope."""
+        """The lines of s. last: nothing follows in the suite, so the rest of it is a Let's
+        scope."""
         match s:
             case For():
                 yield from self.loop(s)
@@ -427,7 +427,7 @@ class _Printer:
         yield from self.stmt(b.body)
 
     def takes_loop(self, i: IterVar) -> bool:
-        """Whether the iteration is a loop, whole: then T.axis.remap says all there is to say."""
+        """Whether the iteration is a whole loop, which T.axis.remap can say."""
         loop = self.loops.get(i.binding) if isinstance(i.binding, Var) else None
         return (
             loop is not None and i.var.dtype == loop.var.dtype and same_expr(i.extent, loop.extent)
@@ -452,7 +452,7 @@ def _folds(e: Binary | Compare) -> bool:
 
 
 def _is_plain_call(e: Call) -> bool:
-    """Whether T has a function that gives this call, dtype and all."""
+    """Whether a function of T gives this call, with its dtype."""
     match e:
         case Call("if_then_else", (_, a, b), dtype):
             return a.dtype == b.dtype == dtype
@@ -465,14 +465,8 @@ def _is_plain_call(e: Call) -> bool:
     return False
 
 
-def _symbols(b: Buffer) -> list[Var]:
-    """The variables in a buffer's shape and strides."""
-    extents = [n for n in (*b.shape, *(b.strides or ())) if isinstance(n, Expr)]
-    return [n for extent in extents for n in walk(extent) if isinstance(n, Var)]
-
-
 def _is_implicit_root(b: Block) -> bool:
-    """Whether a function's body is a root block that says nothing but what it allocates."""
+    """Whether a root block has nothing but allocations."""
     bare = not (b.reads or b.writes or b.annotations) and b.init is None
     return build.is_root(b) and bare and build.is_const(b.predicate, True)
 

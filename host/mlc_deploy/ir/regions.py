@@ -1,4 +1,4 @@
-"""What a statement reads and writes, element by element."""
+"""The elements that a statement reads and writes."""
 
 from __future__ import annotations
 

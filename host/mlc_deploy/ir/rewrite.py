@@ -225,7 +225,7 @@ def _block_children(n: Block) -> tuple[Node, ...]:
     return (*n.iters, n.predicate, *n.reads, *n.writes, *init, n.body)
 
 
-# A table, since walking is what passes spend their time on, and `match` tries case by case.
+# A table, since passes spend most time on walking, and `match` tries case by case.
 _CHILDREN: dict[type, Callable[[Any], tuple[Node, ...]]] = {
     Load: lambda n: n.indices,
     Binary: lambda n: (n.a, n.b),
@@ -260,9 +260,8 @@ def children(n: Node) -> tuple[Node, ...]:
 
 
 def walk(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
-    """n and everything below it, parents first, each node once: an expression may stand in many
-    places, and there may be far fewer nodes than places. What is in `seen` is left out, and what is
-    met is added to it."""
+    """n and everything below it, parents first, each node once: an expression may stand in a great
+    many places. Nodes in `seen` are left out; nodes that are met are added to it."""
     seen = set() if seen is None else seen
     stack = [n]
     pop, push, below, add = stack.pop, stack.extend, _CHILDREN.get, seen.add
@@ -286,8 +285,8 @@ def evaluated(n: Node) -> tuple[Node, ...]:
 def bottom_up(
     n: Node, done: Container[Node], below: Callable[[Node], Sequence[Node]] = children
 ) -> Iterator[Any]:
-    """n and everything below it, children first, each node once, without what is in `done`. Whoever
-    asks adds each node to `done` before the next one."""
+    """n and everything below it, children first, each node once, without the nodes in `done`. The
+    caller adds each node to `done` before it takes the next."""
     stack = [n]
     pop, push = stack.pop, stack.extend
     while stack:
@@ -303,15 +302,15 @@ def bottom_up(
             yield top
 
 
-# Nested calls, from which on an expression is rewritten from its leaves up. Each takes some six
-# frames of Python's, which allows 1,000, and two rewritings may be at work at a time.
+# From so many nested calls on, an expression is rewritten from its leaves up. Each call takes some
+# six frames. Python allows 1,000, and two rewritings may run at a time.
 DEEP = 40
 
 
 def once(visit: Visit) -> Visit:
-    """A rewriting function so that it sees each expression once, wherever that stands, and that an
-    expression may be of any depth. What `visit` makes of an expression must not depend on where it
-    stands: where it does, on the loops around, say, each scope needs a function of its own.
+    """Wraps a rewriting function: it sees each expression once, and expressions may have any depth.
+    What `visit` makes of an expression must not depend on its place. If it does, on the loops
+    around for example, each scope needs its own function.
     """
     made: dict[Node, Any] = {}
     depth = 0
@@ -420,6 +419,17 @@ def free_vars(n: Node) -> set[Var]:
             case For(var) | Let(var) | IterVar(var):
                 bound.add(var)
     return used - bound
+
+
+def symbols_of(b: Buffer) -> list[Var]:
+    """The variables in a buffer's shape and strides."""
+    extents = [n for n in (*b.shape, *(b.strides or ())) if isinstance(n, Expr)]
+    return [n for extent in extents for n in walk(extent) if isinstance(n, Var)]
+
+
+def given_vars(func: PrimFunc) -> list[Var]:
+    """The variables that the parameters give: scalars, and symbols of buffers."""
+    return [v for p in func.params for v in ([p] if isinstance(p, Var) else symbols_of(p))]
 
 
 def loads(n: Node) -> Iterator[Load]:

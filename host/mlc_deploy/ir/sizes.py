@@ -1,8 +1,8 @@
-"""Functions that differ in sizes alone, and the one function that all of them are.
+"""Functions that differ only in sizes become one function with parameters.
 
-A size is an integer that says how far a loop runs, how large a buffer is or where an element lies,
-and is more than one. What decides how a loop nest is lowered is none: the extents of loops that are
-unrolled or vectorized, divisors, what is compared, and all that values are computed from.
+A size is an integer above 1: the extent of a loop, a dimension of a buffer, or a part of an index.
+Integers that decide how a loop nest is lowered are no sizes: the extents of unrolled or vectorized
+loops, divisors, operands of comparisons, and operands of values.
 
     for i in range(48): B[i] = A[i] * 2        for i in range(n0): B[i] = A[i] * 2,
     for i in range(96): B[i] = A[i] * 2   =>   with n0 = 48 and n0 = 96
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .build import binary, cast
+from .build import DIVISIONS, binary, cast
 from .nodes import (
     IN_PLACE,
     MOST,
@@ -39,8 +39,7 @@ from .nodes import (
 )
 from .rewrite import fields_of, with_fields
 
-DIVISIONS = ("//", "%", "tdiv", "tmod")
-MOST_NODES = 1 << 15  # of a function that is told here; larger ones share little
+MOST_NODES = 1 << 15  # larger functions are left out: they share little
 
 N = TypeVar("N", bound=Node)
 Take = Callable[[int], Dim]  # what stands in the place of a size
@@ -48,14 +47,14 @@ Take = Callable[[int], Dim]  # what stands in the place of a size
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A function apart from its sizes, as a digest, and these, in the order of the text."""
+    """A digest of a function without its sizes, and the sizes, in order of the text."""
 
     digest: bytes
     sizes: tuple[int, ...]
 
 
 def outline_of(func: PrimFunc) -> Outline | None:
-    """None for a function that is too large, and one that has integer parameters already."""
+    """None for a function that is too large, or has integer parameters already."""
     if not all(isinstance(p, Buffer) for p in func.params):
         return None
     sizes: list[int] = []
@@ -74,8 +73,8 @@ def outline_of(func: PrimFunc) -> Outline | None:
 
 
 def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFunc:
-    """The function that each of these is, which have one outline: the first of them with an integer
-    parameter for what differs. SIZES says its values, one for each function."""
+    """One function for all of these, which have one outline: the first of them, with integer
+    parameters for the sizes that differ. SIZES holds the parameters' values for each function."""
     assert len({o.digest for o in outlines}) == 1, "functions that differ in sizes alone"
     first = funcs[0]
     columns = list(zip(*(o.sizes for o in outlines), strict=True))
@@ -94,8 +93,8 @@ def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFun
 
 
 def _expressions(differing: set[tuple[int, ...]]) -> dict[tuple[int, ...], Expr]:
-    """An expression for each tuple of values: a variable, or what is computed of others, since what
-    lies within what must be seen."""
+    """An expression for each tuple of values: a variable, or a product of others, so that passes
+    can compare sizes."""
     found: dict[tuple[int, ...], Expr] = {}
     names = (f"n{number}" for number in itertools.count())
     for values in sorted(differing, key=lambda c: (sum(c), c)):
@@ -132,8 +131,8 @@ class _TooLarge(Exception):
 
 
 class _Retelling:
-    """A function told node by node, each size replaced by what `take` gives; `said` is the rest of
-    it. Variables and buffers are numbered in the order in which they are met."""
+    """Rebuilds a function node by node, with take(size) in the place of each size; `said` collects
+    the rest. Variables and buffers are numbered in the order met."""
 
     def __init__(self, take: Take) -> None:
         self.take = take
@@ -154,7 +153,7 @@ class _Retelling:
         self.said.append(repr(what))
 
     def size(self, e: Expr) -> Expr:
-        """An expression of which integers are sizes."""
+        """An expression whose integers are sizes."""
         match e:
             case Const(int(value), dtype) if value > 1:
                 self.say("size", dtype)
@@ -203,7 +202,7 @@ class _Retelling:
         self.numbers[n] = len(self.numbers)
 
     def node(self, n: Any) -> Any:
-        """A node of which integers are no sizes but where loads and blocks within say so."""
+        """A node whose integers are no sizes, except in loads and blocks within."""
         match n:
             case Var():
                 if n not in self.numbers:

@@ -1,9 +1,8 @@
 """Structural equality and hashing: two programs are equal when they differ in names alone.
 
-A node is flattened into one tuple of plain values, with variables and buffers numbered in the
-order in which they are met; equality and the hash follow from it. An expression may stand in many
-places: a large one is told once in its scope, and then named. What is told again is decided by
-what expressions say, not by which nodes are one object.
+A node is flattened into one tuple of plain values, with variables and buffers numbered in the order
+met. Equality and the hash follow from the tuple. A large expression is written once in its scope,
+and by a number after that. Content decides what is written again, not identity.
 
 Expressions within one program are compared by `content`, where variables and buffers stand for
 themselves.
@@ -31,9 +30,9 @@ from .nodes import (
 )
 from .rewrite import bottom_up, children
 
-# Nodes of an expression, each counted as often as it stands there, from which on it is told once.
+# An expression of at least so many nodes, repeats counted, is written once.
 LARGE = 256
-MOST_NODES = 1 << 32  # the number of nodes beyond which they are not counted
+MOST_NODES = 1 << 32  # nodes are counted up to this number
 
 _END = object()  # of a scope
 
@@ -44,7 +43,7 @@ def fingerprint(n: Node) -> tuple[Any, ...]:
     numbers: dict[Any, int] = {}
     counter = itertools.count()
     told: dict[bytes, int] = {}  # the large expressions of this scope, by content
-    left: list[Any] = [n]  # what is to be told, the next thing last
+    left: list[Any] = [n]  # what is still to be written, the next thing last
 
     def fields(v: Any) -> None:
         out.append(type(v).__name__)
@@ -66,7 +65,7 @@ def fingerprint(n: Node) -> tuple[Any, ...]:
             case Const():
                 out.extend((type(v.value).__name__, repr(v.value), v.dtype))
             case For(var) | Let(var) | IterVar(var):
-                # Bound anew: two loops in sequence may share a variable and mean two.
+                # A new number: two loops in sequence may share a variable.
                 numbers[var] = next(counter)
                 out.append(var.dtype)
                 told.clear()
@@ -118,18 +117,18 @@ def same_expr(a: Expr, b: Expr) -> bool:
 
 
 def content(e: Expr) -> bytes:
-    """What an expression says, as a digest that is equal for the same expressions over the same
-    variables and buffers. It holds as long as they are there, within this process."""
+    """A digest, equal for the same expressions over the same variables and buffers. It is valid in
+    this process, while they live."""
     return _facts(e)[0]
 
 
 def region_content(r: Region) -> tuple[Any, ...]:
-    """What a region says, as `content` has it for expressions."""
+    """As `content`, for a region."""
     return r.buffer, *map(content, r.minimum), *map(content, r.extent)
 
 
 class _Noted:
-    """The nodes of which the facts are known."""
+    """The nodes with known facts."""
 
     def __contains__(self, n: object) -> bool:
         return not isinstance(n, Expr) or hasattr(n, "_facts")
@@ -139,7 +138,7 @@ _NOTED = _Noted()
 
 
 def _facts(e: Expr) -> tuple[bytes, int]:
-    """(content, how many nodes it has, each counted as often as it stands there)."""
+    """(content, number of nodes with repeats counted)."""
     found: tuple[bytes, int] | None = getattr(e, "_facts", None)
     if found is None:
         for n in bottom_up(e, _NOTED):
@@ -151,7 +150,7 @@ def _facts(e: Expr) -> tuple[bytes, int]:
 
 
 def _digest(e: Expr) -> bytes:
-    """The content of an expression whose children's is known."""
+    """The content of an expression whose children have known facts."""
     match e:
         case Var():
             return b"%d" % id(e)

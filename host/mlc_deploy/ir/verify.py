@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 from .dtypes import dtype_of
 from .nodes import (
@@ -20,7 +19,7 @@ from .nodes import (
     Store,
     Var,
 )
-from .rewrite import children, statements, walk
+from .rewrite import children, given_vars, statements, walk
 
 
 class VerifyError(AssertionError):
@@ -36,8 +35,8 @@ def verify(func: PrimFunc, after: str = "construction") -> PrimFunc:
 
 
 def verify_each(func: PrimFunc, after: str) -> PrimFunc:
-    """verify, where MLC_VERIFY=1 asks for it after every primitive and pass, as the tests do:
-    otherwise a program is verified where lowering begins and ends."""
+    """verify, but only under MLC_VERIFY=1, as in the tests. Otherwise a program is verified only
+    where lowering begins and ends."""
     return verify(func, after) if os.environ.get("MLC_VERIFY") == "1" else func
 
 
@@ -114,16 +113,5 @@ def _defects(func: PrimFunc) -> list[str]:
             if part is not None:
                 visit(part, inside)
 
-    visit(func.body, frozenset(_given(func)))
+    visit(func.body, frozenset(given_vars(func)))
     return found
-
-
-def _given(func: PrimFunc) -> Iterator[Var]:
-    """The variables that the parameters give: scalars, and what shapes and strides are made of."""
-    for p in func.params:
-        if isinstance(p, Var):
-            yield p
-        else:
-            for extent in (*p.shape, *(p.strides or ())):
-                if isinstance(extent, Expr):
-                    yield from (n for n in walk(extent) if isinstance(n, Var))

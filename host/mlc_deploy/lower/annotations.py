@@ -1,9 +1,5 @@
-"""Annotations of loops that a schedule gives, and lowering and code generation heed; any value."""
+"""Loop annotations that schedules set for lowering and code generation; any value sets one."""
 
-WHOLE = (
-    "lower.whole"  # is not cut where a guard in it is decided: its body is too much to be doubled
-)
-TOGETHER = (
-    "lower.together"  # neighbouring vectors are loaded at once where registers are free for them
-)
+WHOLE = "lower.whole"  # partition does not cut the loop: its body is too large to copy
+TOGETHER = "lower.together"  # neighbouring vectors are loaded at once while registers are free
 PHASE = "codegen.phase"  # becomes a function of its own, with all registers to itself

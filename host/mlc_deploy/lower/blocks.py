@@ -28,8 +28,8 @@ from .scratch import ASKED, asked_of
 def lower_blocks(func: PrimFunc) -> PrimFunc:
     """block(v = e) where p: init; S   =>   if p: { if reduction begins: init[v := e]; S[v := e] }
 
-    A reduction begins where every loop that it is bound to is at 0. The root block stays, as the
-    place of the buffers that the function allocates; what blocks ask of these is an attribute.
+    A reduction begins where all its loops are at 0. The root block stays: it holds the allocated
+    buffers. An attribute keeps what blocks ask of these buffers.
     """
     allocs: list[Buffer] = []
     asked: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Bound checks: an option for those who wrote a program by hand and do not trust it."""
+"""Bound checks: an option for programs written by hand."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
     """B[i] = A[j]
     =>   if j < 0 or j >= size(A): return 1;  if i < 0 or i >= size(B): return 1;  B[i] = A[j]
 
-    Where the option "lower.bound_check" asks for it. Checks that the loops around decide are left
-    to simplification. A load that is only evaluated under a condition is checked under it.
+    The option "lower.bound_check" turns it on. Simplification removes the checks that always hold.
+    A load under a condition is checked under that condition.
     """
     if not option("lower.bound_check"):
         return func
@@ -76,8 +76,8 @@ def _after(checks: Iterator[Stmt], s: Stmt) -> Stmt:
 
 
 def _checks(e: Node, seen: set[Node] | None = None) -> Iterator[Stmt]:
-    """Checks of the loads in an expression, in the order in which they are evaluated, without those
-    in `seen`, which have been checked."""
+    """Checks of the loads in an expression, in order of evaluation. Nodes in `seen` are checked
+    already."""
     seen = set() if seen is None else seen
     for n in bottom_up(e, seen, evaluated):
         seen.add(n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from ..arith import Bounds, Known, expr_bounds, loop_ranges, simplify_expr
@@ -51,17 +52,16 @@ class Access:
 def compact_buffers(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
 
-    A buffer whose uses all lie within some loops needs only the region that one turn of them
-    touches, unless a turn reads what an earlier one wrote; indices are taken relative to its
-    minimum. The lanes of a vectorized loop run each
-    statement together, so that what is live spans them all.
+    If all uses of a buffer are inside some loops, it needs only the region that one turn touches,
+    unless a turn reads what an earlier turn wrote. Indices become relative to the region's minimum.
+    The lanes of a vectorized loop run each statement together, so the live region spans all lanes.
     """
     root = func.body
     assert isinstance(root, Block)
     uses: dict[Buffer, list[Access]] = {b: [] for b in root.allocs}
     _collect(root.body, (), uses)
     shrunk: dict[Buffer, tuple[Buffer, list[Interval]]] = {}
-    given = addressed(root.body)  # functions of the user's know these by their whole shapes
+    given = addressed(root.body)  # the user's functions rely on their whole shapes
     for buffer, found in uses.items():
         if buffer in given:
             whole: list[Interval] = [(const(0), expr(n)) for n in buffer.shape]
@@ -89,14 +89,15 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
 
 
 def _less(index: Expr, low: Expr) -> Expr:
-    """index - low; of a vector's index, a ramp as before."""
+    """index - low; a ramp stays a ramp."""
     if isinstance(index, Ramp):
         return with_fields(index, base=index.base - low)
     return index - low
 
 
 def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -> None:
-    """Adds the accesses in s in the order of evaluation: a store's own after those of its value."""
+    """Adds the accesses in s, in order of evaluation: a store comes after the loads of its
+    value."""
     if isinstance(s, For):
         _collect(s.extent, loops, uses)
         _collect(s.body, (*loops, s), uses)
@@ -119,7 +120,7 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
     lanes = [n for n, loop in enumerate(shared) if loop.kind == "vectorized"]
     shared = shared[: min(lanes, default=len(shared))]
     while True:
-        ranges = Known(loop_ranges(list(shared)))
+        ranges = Known(loop_ranges(shared))
         boxes = [_box(buffer, access, ranges) for access in found]
         box = union_all(boxes, buffer.shape, ranges)
         assert box is not None
@@ -135,37 +136,33 @@ def _around_all(found: list[Access]) -> tuple[For, ...]:
     """The loops around all accesses, outermost first."""
     shared = found[0].loops
     for access in found[1:]:
-        common = 0
-        while (
-            common < min(len(shared), len(access.loops)) and shared[common] is access.loops[common]
-        ):
-            common += 1
-        shared = shared[:common]
+        pairs = zip(shared, access.loops, strict=False)
+        shared = tuple(a for a, _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
     return shared
 
 
 def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
-    """(the loops around all accesses of a buffer, whether a turn of the innermost reads nothing of
-    it but what it has made itself)."""
+    """(the loops around all accesses of a buffer, whether each turn of the innermost reads only
+    what it wrote itself)."""
     uses: dict[Buffer, list[Access]] = {buffer: []}
     _collect(body, (), uses)
     found = uses[buffer]
     around = _around_all(found) if found else ()
-    ranges = loop_ranges(list(around))
+    ranges = loop_ranges(around)
     boxes = [_box(buffer, access, ranges) for access in found]
     return around, bool(around) and _made_in_turn(buffer, found, boxes, ranges)
 
 
 def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:
-    """What the access touches in one turn of the loops whose ranges are given."""
+    """The box that an access touches in one turn of the loops in `ranges`."""
     relaxed = {v: r for v, r in _ranges(access.loops).items() if v not in ranges}
     region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
     return region_under(region, {}, relaxed, ranges)
 
 
-@lru_cache(16)  # loops: the accesses of a statement, and of those beside it, are in the same ones
+@lru_cache(16)  # keys: neighbouring accesses stand in the same loops
 def _ranges(loops: tuple[For, ...]) -> Mapping[Var, Bounds]:
-    return loop_ranges(list(loops))
+    return loop_ranges(loops)
 
 
 def _moves(box: list[Interval], ranges: dict[Var, Bounds]) -> bool:
@@ -176,8 +173,8 @@ def _moves(box: list[Interval], ranges: dict[Var, Bounds]) -> bool:
 def _made_in_turn(
     buffer: Buffer, found: list[Access], boxes: list[list[Interval]], ranges: dict[Var, Bounds]
 ) -> bool:
-    """Whether what one turn reads lies in what it wrote before: no element is handed from turn to
-    turn, which indices relative to the turn would not find again."""
+    """Whether a turn reads only what it wrote before. Indices relative to the turn would not find
+    an element of an earlier turn."""
     loads = [n for n, access in enumerate(found) if access.loads]
     if not loads:
         return True

@@ -1,8 +1,9 @@
-"""Dimensions: what the sizes of a kernel's arguments say, and what they must say.
+"""Symbolic dimensions: the kernel checks the sizes that define them.
 
-The runtime holds arguments against shapes of numbers and names, and passes the names' values. It
-computes nothing. So a dimension such as `n - 2` gets a name of its own, and a tensor with strides
-is the dense one that it is a part of; the kernel compares, and returns a status where they differ.
+The runtime compares arguments with shapes of numbers and names, and passes the names' values. It
+computes nothing. So a dimension such as `n - 2` gets its own name, and a strided tensor is passed
+as the dense tensor around it. The kernel compares the sizes, and returns a status where they
+differ.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from ..ir import (
     is_const,
     replace_buffers,
     seq,
-    walk,
+    symbols_of,
     with_fields,
 )
 from ..ir.build import compare, is_root
 from ..ir.names import names_of
 
-BAD_SHAPE = 2  # the status of a kernel whose arguments' sizes do not fit each other
+BAD_SHAPE = 2  # the status of a kernel whose arguments have contradicting sizes
 
 
 def bind_dimensions(func: PrimFunc) -> PrimFunc:
     """func(A[n - 2])   =>   func(A[d]): if d != n - 2: return 2
     func(A[n, m] with strides (s, 1))   =>   func(A[n, s]): if m > s: return 2
 
-    A function whose integer parameters are bounded (MOST) stays as it is: who calls it says them.
-    Raises LowerError for a dimension that no argument's size tells, and for strides that are not
-    those of a part of a dense tensor.
+    A function with bounded integer parameters (MOST) stays as it is: its caller passes them. Raises
+    LowerError for a dimension that no argument's size gives, and for strides that no part of a
+    dense tensor has.
     """
     if MOST in func.attrs:
         return func
@@ -78,8 +79,7 @@ def bind_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _pitches(func: PrimFunc, buffer: Buffer) -> tuple[Dim, ...]:
-    """The shape of the dense tensor whose rows the buffer's rows are the beginnings of: the
-    buffer's own shape, but for the sizes told by its strides."""
+    """The shape of the dense tensor around a buffer: the strides give all sizes but the first."""
     if buffer.strides is None:
         return buffer.shape
     steps = [expr(s) for s in buffer.strides]
@@ -96,7 +96,7 @@ def _pitches(func: PrimFunc, buffer: Buffer) -> tuple[Dim, ...]:
 
 
 def _quotient(a: Expr, b: Expr) -> Expr | None:
-    """a // b where that leaves nothing over."""
+    """a // b where b divides a; None elsewhere."""
     if is_const(b, 1):
         return a
     rest = expr_bounds(a % b, {})
@@ -106,13 +106,7 @@ def _quotient(a: Expr, b: Expr) -> Expr | None:
 def _require_told(func: PrimFunc, params: tuple[Buffer | Var, ...]) -> None:
     sizes = [n for p in params if isinstance(p, Buffer) for n in p.shape]
     told = {n for n in (*sizes, *params) if isinstance(n, Var)}
-    used = {
-        v
-        for b in func.buffers
-        for n in (*b.shape, *(b.strides or ()))
-        for v in walk(expr(n))
-        if isinstance(v, Var)
-    }
+    used = {v for b in func.buffers for v in symbols_of(b)}
     for v in sorted(used - told, key=lambda v: v.name):
         raise LowerError(
             f"no argument's size tells what '{v.name}' is",
@@ -122,7 +116,7 @@ def _require_told(func: PrimFunc, params: tuple[Buffer | Var, ...]) -> None:
 
 
 def _begun_by(first: Stmt, s: Stmt) -> Stmt:
-    """s with a statement before it; within a parallel loop that is all there is, which stays so."""
+    """s with a statement before it; a parallel loop takes it inside, and stays the whole body."""
     match s:
         case Block() if is_root(s):
             return with_fields(s, body=_begun_by(first, s.body))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arith import Linear, linear, to_expr
+from ..arith import linear, to_expr
 from ..errors import LowerError
 from ..ir import (
     Block,
@@ -63,7 +63,7 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
         count = int(lanes.extent)  # type: ignore[call-overload]
         form = linear(offset, {lanes.var: (0, count - 1)})
         step = form.terms.get(lanes.var, 0)
-        base = to_expr(form.plus(Linear(0, {lanes.var: step}), -1), offset.dtype)
+        base = to_expr(form.without(lanes.var), offset.dtype)
         if lanes.var in free_vars(base):
             raise LowerError(
                 f"the lanes of an access to buffer '{buffer.name}' are no constant step apart: "

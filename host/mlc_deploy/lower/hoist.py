@@ -1,4 +1,4 @@
-"""Guard hoisting: what does not change from turn to turn is tested once, outside of the loop."""
+"""Guard hoisting: a guard that is the same in all turns is tested once, outside of the loop."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ..ir import (
 from ..ir.build import DIVISIONS, conjuncts
 from ..passes.context import optional
 from .bodies import with_body
+from .lanes import uses
 from .partition import where_kept
 
 
@@ -38,11 +39,10 @@ def hoist_guards(func: PrimFunc) -> PrimFunc:
     if c: S; if c and d: T       =>   if c: (S; if d: T)
     if d: if c: S                =>   if d and c: S
 
-    where c reads no buffer, divides by constants alone, and, of a loop, has not its variable. A
+    where c reads no buffer, divides only by constants, and does not use the loop's variable. A
     parallel loop stays outermost.
     """
-    body = _hoisted(func.body)
-    return with_body(func, body)
+    return with_body(func, _hoisted(func.body))
 
 
 def _hoisted(m: Any) -> Any:
@@ -62,7 +62,7 @@ def _hoisted(m: Any) -> Any:
             return If(all_of(outer, inner), then)
         case For(kind=kind, body=If(condition, then, None)) as loop if kind != "parallel":
             parts = conjuncts(condition)
-            fixed = [c for c in parts if _pure(c) and not any(n is loop.var for n in walk(c))]
+            fixed = [c for c in parts if _pure(c) and not uses(c, loop.var)]
             if not fixed:
                 return loop
             return _guarded(fixed, with_fields(loop, body=_guarded(_others(parts, fixed), then)))
@@ -75,7 +75,7 @@ def _hoisted(m: Any) -> Any:
 
 
 def _pure(condition: Expr) -> bool:
-    """Whether it may be evaluated where it was not."""
+    """Whether it may be evaluated in other places, too."""
     return not any(
         isinstance(n, Load)
         or (isinstance(n, Binary) and n.op in DIVISIONS and not isinstance(n.b, Const))
@@ -84,7 +84,7 @@ def _pure(condition: Expr) -> bool:
 
 
 def _shared(stmts: Sequence[Stmt]) -> list[Expr]:
-    """The conditions that every one of the statements is under."""
+    """The conditions that all the statements are under."""
     first, *others = stmts
     if not isinstance(first, If) or first.otherwise is not None:
         return []

@@ -18,17 +18,17 @@ from ..ir import (
     dtype_of,
     walk,
 )
-from ..ir.build import compare, conjuncts
+from ..ir.build import DIVISIONS, compare, conjuncts
 
 Ranges = dict[Var, Bounds]
 
 
-def uses(e: Node, lane: Var) -> bool:
-    return any(n is lane for n in walk(e))
+def uses(n: Node, v: Var) -> bool:
+    return any(m is v for m in walk(n))
 
 
 def using(e: Expr, lane: Var) -> set[Node]:
-    """The nodes of e that use it."""
+    """The nodes of e that use the lane."""
     found: set[Node] = set()
     seen: set[Node] = set()
     for n in bottom_up(e, seen):
@@ -47,23 +47,31 @@ def split_uniform(condition: Expr, lane: Var) -> tuple[Expr, Expr]:
     )
 
 
-def lane_form(guard: Expr, lane: Var) -> tuple[int, Linear, str] | None:
-    """(step, rest, dtype) such that the guard is `step * lane + rest < 0`; None for others."""
+def below_zero(guard: Expr, known: Ranges) -> Linear | None:
+    """The form that is below 0 where a comparison of integers holds; None for other guards."""
     if not isinstance(guard, Compare) or guard.op not in ("<", "<=", ">", ">="):
         return None
     kind = dtype_of(guard.a.dtype)
-    if not kind.is_integer or kind.lanes > 1 or kind.bits < 32:
+    if not kind.is_integer or kind.lanes > 1:
         return None
-    form = linear(guard.a, {}).plus(linear(guard.b, {}), -1)
+    form = linear(guard.a, known).plus(linear(guard.b, known), -1)
     if guard.op in (">", ">="):
         form = form.times(-1)
     if guard.op in ("<=", ">="):
         form = form.plus(Linear(-1, {}))
-    step = form.terms.get(lane)
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not lane})
-    if step is None or uses(to_expr(rest, guard.a.dtype), lane):
+    return form
+
+
+def lane_form(guard: Expr, lane: Var) -> tuple[int, Linear, str] | None:
+    """(step, rest, dtype) such that the guard is `step * lane + rest < 0`; None for others."""
+    form = below_zero(guard, {})
+    if form is None or lane not in form.terms:
         return None
-    return step, rest, guard.a.dtype
+    assert isinstance(guard, Compare)
+    dtype, rest = guard.a.dtype, form.without(lane)
+    if dtype_of(dtype).bits < 32 or uses(to_expr(rest, dtype), lane):
+        return None
+    return form.terms[lane], rest, dtype
 
 
 def holding_lanes(condition: Expr, lane: Var, lanes: int) -> tuple[int, int] | None:
@@ -82,8 +90,8 @@ def holding_lanes(condition: Expr, lane: Var, lanes: int) -> tuple[int, int] | N
 
 
 def in_all_lanes(condition: Expr, lane: Var, lanes: int) -> Expr | None:
-    """The condition, free of the lane, that a conjunction holds in every lane; None where its
-    parts are not linear in the lane."""
+    """A condition without the lane: whether a conjunction holds in every lane. None where a part is
+    not linear in the lane."""
     whole: list[Expr] = []
     for guard in conjuncts(condition):
         found = lane_form(guard, lane)
@@ -108,12 +116,12 @@ def within(buffer: Buffer, index: Expr, ranges: Ranges) -> bool:
 
 def safe(e: Expr, ranges: Ranges) -> bool:
     """Whether e may be evaluated wherever the ranges hold: its loads are inside their buffers, and
-    no integer is divided by what may be 0."""
+    no integer divisor may be 0."""
     for n in walk(e):
         match n:
             case Load(buffer, (index,)) if not within(buffer, index, ranges):
                 return False
-            case Binary("//" | "%" | "tdiv" | "tmod", _, by, dtype):
+            case Binary(op, _, by, dtype) if op in DIVISIONS:
                 whole = dtype_of(dtype).is_integer
                 if whole and not (isinstance(by, Const) and by.value != 0):
                     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arith import Bounds, Known, expr_bounds
+from ..arith import Bounds, Known, expr_bounds, turn_range
 from ..ir import (
     Binary,
     Cast,
@@ -40,21 +40,19 @@ def narrow_indices(func: PrimFunc) -> PrimFunc:
     """for i: int64 in range(n): if i*8 + j < m: B[i*8 + j] = x
     =>   for i: int32 in range(n): if i*8 + j < m: B[i*8 + j] = x
 
-    where every value on the way fits. On 32-bit ARM LLVM would compare register pairs, since it
-    does not see what bounds the variables; addresses have pointer width in any case.
+    where every intermediate value fits. LLVM does not see the variables' bounds, so on 32-bit ARM
+    it would compare register pairs. Addresses have pointer width in any case.
     """
-
-    body = _scope({})(func.body)
-    return with_body(func, body)
+    return with_body(func, _scope({})(func.body))
 
 
 def _scope(ranges: dict[Var, Bounds]) -> Callable[[Any], Any]:
-    """What narrows statements and expressions where the variables have these ranges."""
+    """The rewriting for a scope where the variables have these ranges."""
     known = Known(ranges)
 
     @once
     def narrowed(e: Any) -> Expr | None:
-        """An int64 expression in int32, or None where a value on the way may not fit."""
+        """An int64 expression in int32, or None where an intermediate value may not fit."""
         match e:
             case Cast(_, a) if a.dtype == NARROW:
                 return a
@@ -69,9 +67,8 @@ def _scope(ranges: dict[Var, Bounds]) -> Callable[[Any], Any]:
     def visit(m: Any) -> Any:
         match m:
             case For():
-                low, high = expr_bounds(m.extent, known)
-                turns: Bounds = (0, None if high is None else max(high - 1, 0))
-                if m.var.dtype == WIDE and _fits((low, high)):
+                turns = turn_range(m.extent, known)
+                if m.var.dtype == WIDE and _fits(expr_bounds(m.extent, known)):
                     var = Var(m.var.name, NARROW)
                     body = substitute(m.body, {m.var: Cast(WIDE, var)})
                     extent = narrowed(m.extent) or cast(NARROW, m.extent)

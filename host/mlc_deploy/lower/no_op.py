@@ -1,4 +1,4 @@
-"""No-op removal: statements whose doing or not doing makes no difference."""
+"""No-op removal: statements without effect are dropped."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from ..ir import (
     with_fields,
 )
 from ..passes.context import optional
+from .lanes import uses
 
 
 @optional(level=1)
 def remove_no_ops(func: PrimFunc) -> PrimFunc:
     """B[i] = B[i]; scratch[j] = x (never read); let v = x: S (without v)   =>   S
 
-    Scratch buffers that nothing uses then are not allocated. LLVM cannot drop a dead store to
-    the workspace, which the caller might read.
+    Scratch buffers that are then unused are not allocated. LLVM cannot drop a dead store to the
+    workspace, since the caller might read it.
     """
     while True:
         root = func.body
@@ -52,7 +53,7 @@ def _without(s: Any, dead: set[Buffer]) -> Any:
                 return Seq(())
             case Store(buffer, (index,), Load(read, (where,))) if buffer is read:
                 return Seq(()) if same_expr(index, where) else m
-            case Let(var, _, body) if not any(n is var for n in walk(body)):
+            case Let(var, _, body) if not uses(body, var):
                 return visit(body)
             case Evaluate(value) if not any(isinstance(n, Call) for n in walk(value)):
                 return Seq(())

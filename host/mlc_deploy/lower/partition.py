@@ -8,21 +8,19 @@ from typing import Any
 
 from ..arith import (
     Bounds,
-    Linear,
     bounds,
     equal,
     expr_bounds,
-    linear,
     simplify,
     simplify_expr,
     to_expr,
+    turn_range,
 )
 from ..arith.linear import UNBOUNDED
 from ..arith.regions import relax
 from ..ir import (
     Block,
     Call,
-    Compare,
     Const,
     Evaluate,
     Expr,
@@ -39,7 +37,6 @@ from ..ir import (
     binary,
     children,
     const,
-    dtype_of,
     if_then_else,
     is_const,
     once,
@@ -47,6 +44,7 @@ from ..ir import (
     same_expr,
     seq,
     substitute,
+    symbols_of,
     walk,
     with_fields,
 )
@@ -56,6 +54,7 @@ from ..ir.parts import is_choice
 from ..passes.context import optional
 from .annotations import WHOLE
 from .bodies import with_body
+from .lanes import below_zero, uses
 from .tails import is_seldom, rolled
 
 
@@ -64,21 +63,13 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     """for i in range(n): if a*i + r < b: S
     =>   for i in range(m): S;   for i in range(n - m): if a*(i+m) + r < b: S[i := i + m]
 
-    where for i < m the guard holds whatever the loops inside do; and likewise for guards from
-    below, and for those of if_then_else. Where m is symbolic,
-    so it is for guards from above.
+    where the guard holds for i < m in all turns of the loops inside. Guards from below and those of
+    if_then_else are cut alike. A symbolic m is found for guards from above only.
 
     A parallel loop that is the whole body stays one loop, since its turns are the kernel's tasks:
     parallel i in range(n): S   =>   parallel i in range(n): if i < m: S  else: S
     """
-    dimensions = {
-        v
-        for b in func.buffers
-        for n in b.shape
-        if isinstance(n, Expr)
-        for v in walk(n)
-        if isinstance(v, Var)
-    }
+    dimensions = {v for b in func.buffers for v in symbols_of(b)}
     ranges: dict[Var, Bounds] = dict.fromkeys(dimensions, (0, None))
     partition = _Partition(names_of(func), dimensions)
     match func.body:
@@ -89,7 +80,7 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
 
 
 class _Partition:
-    """The pass: names for the turns where loops are cut, and what the symbolic dimensions are."""
+    """The pass, with unique names for the cuts, and the symbolic dimensions."""
 
     def __init__(self, names: Names, dimensions: Set[Var]) -> None:
         self.names = names
@@ -97,7 +88,7 @@ class _Partition:
         self.known: dict[Node, bool] = {}
 
     def is_guarded(self, n: Node) -> bool:
-        """Whether n is, or has in it, something under a guard."""
+        """Whether n is or contains something under a guard."""
         found = self.known.get(n)
         if found is None:
             if isinstance(n, Expr):
@@ -112,8 +103,7 @@ class _Partition:
             if isinstance(m, Expr) or not self.is_guarded(m):
                 return m
             if isinstance(m, For):
-                high = expr_bounds(m.extent, ranges)[1]
-                inside = {**ranges, m.var: (0, None if high is None else high - 1)}
+                inside = {**ranges, m.var: turn_range(m.extent, ranges)}
                 if m.kind in ("serial", "parallel", "unrolled") and isinstance(m.extent, Const):
                     cuts = self.cuts(m, ranges)
                     if cuts:
@@ -121,30 +111,28 @@ class _Partition:
                 found = _symbolic_cut(m, inside) if m.kind == "serial" else None
                 if found is not None and any(n in self.dimensions for n in walk(found.surely)):
                     return self.cut_at(m, found, ranges)
-                body = self.visit(m.body, inside)
-                return m if body is m.body else with_fields(m, body=body)
+                return with_body(m, self.visit(m.body, inside))
             return rebuild(m, visit)
 
         done: Stmt = visit(s)
         return done
 
     def tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
-        body = self.turns(loop, 0, int(loop.extent), ranges)  # type: ignore[call-overload]
-        return loop if body is loop.body else with_fields(loop, body=body)
+        turns = int(loop.extent)  # type: ignore[call-overload]
+        return with_body(loop, self.turns(loop, 0, turns, ranges))
 
     def open_tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
-        """Of a number of tasks that only a run decides."""
+        """As `tasks`, for a number of tasks that is known at run time only."""
         known = {**ranges, loop.var: (0, None)}
         found = _symbolic_cut(loop, known)
         if found is None or not any(n in self.dimensions for n in walk(found.surely)):
-            body = self.visit(loop.body, known)
-            return loop if body is loop.body else with_fields(loop, body=body)
+            return with_body(loop, self.visit(loop.body, known))
         whole = self.visit(_without(found.guards, loop.body), known)
         rest = self.visit(loop.body, known)
         return with_fields(loop, body=If(loop.var < found.surely, whole, rest))
 
     def turns(self, loop: For, first: int, end: int, ranges: dict[Var, Bounds]) -> Stmt:
-        """The loop's body as its turns [first, end) have it."""
+        """The loop's body for its turns [first, end)."""
         shifted = substitute(loop.body, {loop.var: loop.var + first}) if first else loop.body
         cuts = self.cuts(with_fields(loop, extent=const(end - first), body=shifted), ranges)
         if cuts:
@@ -161,8 +149,8 @@ class _Partition:
         return rolled(done) if is_seldom(end - first, turns) else done
 
     def cuts(self, loop: For, ranges: dict[Var, Bounds]) -> list[int]:
-        """For each guard in the loop that the loop can decide: the turn where it begins to hold, or
-        to be in doubt."""
+        """The turns where a guard in the loop begins or ceases to hold in all turns of the loops
+        inside."""
         if WHOLE in loop.annotations:
             return []
         turns = int(loop.extent)  # type: ignore[call-overload]
@@ -179,8 +167,7 @@ class _Partition:
                             found.extend(_turn_of(guard, loop.var, known) for guard in parts)
                     return
                 case For():
-                    high = expr_bounds(n.extent, known)[1]
-                    known = {**known, n.var: (0, None if high is None else high - 1)}
+                    known = {**known, n.var: turn_range(n.extent, known)}
                     inner = (*inner, n)
                 case If(condition):
                     wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
@@ -225,8 +212,8 @@ class _Partition:
 
 
 def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:
-    """Whether the loop leaves the guard in doubt in some turns, and in those hoist_guards will test
-    it outside of loops whose work dwarfs the test: then it is not worth a copy of them."""
+    """Whether a cut for the guard is not worth a copy of the loops inside. Some turns would still
+    test it, and there hoist_guards moves the test out of these loops, whose work dwarfs it."""
     used = {n for n in walk(guard) if isinstance(n, Var)}
     dwarfed = any(n.kind == "serial" for n in inner) and not any(n.var in used for n in inner)
     return dwarfed and used != {loop.var}
@@ -242,14 +229,14 @@ class _Turns:
 
 
 def _symbolic_cut(loop: For, ranges: dict[Var, Bounds]) -> _Turns | None:
-    """Of the first guard from above that the loop can decide, and of its like."""
+    """The cut for the first guard from above that the loop can decide, with all guards of the same
+    cut."""
     inner: dict[Var, Bounds] = {}
     first: _Turns | None = None
     for n in walk(loop.body):
         match n:
             case For():
-                high = expr_bounds(n.extent, {**ranges, **inner})[1]
-                inner[n.var] = (0, None if high is None else high - 1)
+                inner[n.var] = turn_range(n.extent, {**ranges, **inner})
             case Let(var):
                 inner[var] = UNBOUNDED
             case If(condition) | Call("if_then_else", (condition, _, _)):
@@ -267,14 +254,13 @@ def _symbolic_cut(loop: For, ranges: dict[Var, Bounds]) -> _Turns | None:
 def _symbolic_turns(
     guard: Expr, loop: For, inner: dict[Var, Bounds], ranges: dict[Var, Bounds]
 ) -> _Turns | None:
-    form = _below_zero(guard, {**ranges, **inner})
+    form = below_zero(guard, {**ranges, **inner})
     step = 0 if form is None else form.terms.get(loop.var, 0)
     if form is None or step <= 0:
         return None
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not loop.var})
     dtype = loop.var.dtype
-    reached = relax(to_expr(rest, dtype), 1, inner, ranges)
-    if reached is None or any(n is loop.var for n in walk(reached[0])):
+    reached = relax(to_expr(form.without(loop.var), dtype), 1, inner, ranges)
+    if reached is None or uses(reached[0], loop.var):
         return None
     low, high = reached[0], reached[0] + (reached[1] - 1)
     surely, never = ((const(step - 1, dtype) - least) // step for least in (high, low))
@@ -282,7 +268,7 @@ def _symbolic_turns(
 
 
 def _all_under(guards: Set[Expr], s: Stmt) -> bool:
-    """Whether nothing is stored in s but where one of these guards holds."""
+    """Whether every store in s is under one of these guards."""
     match s:
         case If(condition, _, None) if guards & set(conjuncts(condition)):
             return True
@@ -292,7 +278,7 @@ def _all_under(guards: Set[Expr], s: Stmt) -> bool:
 
 
 def _without(guards: Set[Expr], s: Stmt) -> Stmt:
-    """s where these guards hold."""
+    """s, given that these guards hold."""
 
     @once
     def visit(m: Any) -> Any:
@@ -322,31 +308,12 @@ def where_kept(s: Store) -> If | None:
 
 
 def _turn_of(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:
-    """n such that, whatever the other variables, `guard` holds for all var < n (when it bounds var
-    from above) or for all var >= n (from below); None for other guards."""
-    form = _below_zero(guard, known)
-    if form is None:
+    """n such that `guard` holds for all var < n (a bound from above) or for all var >= n (from
+    below), whatever the other variables are; None for other guards."""
+    form = below_zero(guard, known)
+    if form is None or var not in form.terms:
         return None
-    step = form.terms.get(var)
-    if step is None:
-        return None
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
-    high = bounds(rest, known)[1]
+    step, high = form.terms[var], bounds(form.without(var), known)[1]
     if high is None:
         return None
     return -(high // step) if step > 0 else high // -step + 1
-
-
-def _below_zero(guard: Expr, known: dict[Var, Bounds]) -> Linear | None:
-    """The form that a comparison of integers says is below zero."""
-    if not isinstance(guard, Compare) or guard.op not in ("<", "<=", ">", ">="):
-        return None
-    kind = dtype_of(guard.a.dtype)
-    if not kind.is_integer or kind.lanes > 1:
-        return None
-    form = linear(guard.a, known).plus(linear(guard.b, known), -1)
-    if guard.op in (">", ">="):
-        form = form.times(-1)
-    if guard.op in ("<=", ">="):
-        form = form.plus(Linear(-1, {}))
-    return form

@@ -1,5 +1,5 @@
-"""Lowering: from a scheduled PrimFunc to flat loops, one readable list of steps; then the list of
-the machine that they are for (lower/machine/).
+"""Lowering: one list of steps turns a scheduled PrimFunc into flat loops. The list for the target
+machine follows (lower/machine/).
 
 MLC_DUMP=all, or a comma-separated list of step names, prints the program to stderr after each.
 """
@@ -35,9 +35,8 @@ from .vectorize import vectorize_loops
 
 @optional(level=0)
 def simplify_body(func: PrimFunc) -> PrimFunc:
-    """Expressions in their simplest form, guards that always hold removed."""
-    body = simplify(func.body)
-    return with_body(func, body)
+    """Simplifies expressions and removes guards that always hold."""
+    return with_body(func, simplify(func.body))
 
 
 Step = Callable[[PrimFunc], PrimFunc]
@@ -49,18 +48,18 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     compact_buffers,
     align_rows,
     double_buffers,  # after compaction, which finds what one turn makes and uses
-    share_storage,  # before statements are doubled: a buffer's life is then seen whole
+    share_storage,  # before loops are cut, which copies the uses of a buffer
     "loops",
     partition_loops,  # before vectorize: lanes lose their guards
-    hoist_guards,  # after partition, which would cut a loop for what is tested in passing
+    hoist_guards,  # after partition, which would cut loops for hoisted guards, too
     narrow_indices,
-    insert_prefetches,  # late: what passes find out about buffers is about what is computed
+    insert_prefetches,  # late: the passes above would take a prefetch for a use
     flatten_buffers,
-    simplify_body,  # before vectorize: a lane's index must be seen to be base + step * lane
+    simplify_body,  # before vectorize, which must see that an index is base + step * lane
     "flat",
     vectorize_loops,
     unroll_registers,  # after vectorize, which may leave loops over lanes
-    unroll_as_asked,  # then, so that a vector's lanes count as one statement
+    unroll_as_asked,  # after vectorize: a vector's lanes count as one statement
     unroll_loops,  # late, so that the passes above see each statement once
     remove_no_ops,
     check_bounds,  # before simplify, which drops the checks that always hold
@@ -68,8 +67,8 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     "final",
 )
 
-# What a pass needs before it, besides the passes that are required: those run in their order. The
-# optional ones may be left out, and run anywhere else and again.
+# The passes that must run before a pass. Required passes run in the order above; optional passes
+# may be left out, moved or repeated.
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "vectorize_loops": ("flatten_buffers",),  # the index of a vector is one ramp
     "unroll_loops": ("lower_blocks",),  # copies of a block would have one name
@@ -80,11 +79,11 @@ Watch = Callable[[str, PrimFunc, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A lowered function: its signature as it was scheduled, and its flat loops.
+    """A lowered function: its scheduled signature and its flat loops.
 
-    Their parameters and scratch buffers are one-dimensional; the root block holds the scratch.
-    body: for any machine. machine: rewritten for the one that LLVM compiles for; body where the
-    function was lowered for none.
+    The loops' buffers are one-dimensional. The root block holds the scratch buffers.
+    body: the loops for any machine. machine: the loops for LLVM's target; body where there is no
+    such target.
     """
 
     name: str
@@ -112,7 +111,7 @@ class Kernel:
 
     @property
     def aliased(self) -> frozenset[Buffer]:
-        """The parameters that may be one memory: outputs, and what they may be written over."""
+        """The parameters that may share memory: outputs, and inputs that outputs may overwrite."""
         over = self.body.attrs.get(IN_PLACE, ())
         names = {*over, *self.outputs} if over else set()
         return frozenset(b for b in self.body.buffers if b.name in names)
@@ -127,10 +126,11 @@ class Kernel:
 
 
 def lower(func: PrimFunc, target: Target | None = None, watch: Watch | None = None) -> Kernel:
-    """The flat loops of a scheduled function, by the passes that the PassContext lets run, and
-    those that serve a target.
+    """Lowers a scheduled function by the passes that the PassContext allows, then by those for the
+    target.
 
-    watch(name, function, changed) sees it after each. Raises LowerError for what cannot be lowered.
+    watch(name, function, changed) is called after each pass. Raises LowerError for what cannot be
+    lowered.
     """
     func = bind_dimensions(verify(func))
     flat = run_passes("lower", func, STEPS, verify_each, watch)

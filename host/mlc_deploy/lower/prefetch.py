@@ -1,4 +1,4 @@
-"""Prefetches: a loop asks for the data of its turns to come, before they need it."""
+"""Prefetches: a loop asks for the data of later turns before they need it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..ir import (
     Expr,
     For,
     Load,
+    Node,
     PrimFunc,
     Region,
     Stmt,
@@ -26,11 +27,11 @@ from ..ir import (
     const,
     dtype_of,
     load,
+    loads,
     rebuild,
     seq,
     statements,
     substitute,
-    walk,
     with_fields,
 )
 from ..ir.build import loop_nest
@@ -43,7 +44,7 @@ from .bodies import with_body
 Found = tuple[Load, tuple[For, ...]]  # a load, and the loops around it
 
 LINE = 64  # bytes of a cache line
-MOST_LINES = 1 << 10  # that one turn may ask for
+MOST_LINES = 1 << 10  # cache lines that one turn may ask for
 
 
 @required
@@ -53,9 +54,9 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
 
     One prefetch per cache line of each row that a turn reads. An address outside of the tensor is
     harmless: nothing is loaded into a register. Raises LowerError where the loop does not read the
-    buffer, or a turn reads a part of it that has no constant size. What the next turn reads is
-    asked for in equal parts by the turns of the innermost loops that read the buffer, where they
-    read it several times: memory then delivers while they compute.
+    buffer, or a turn reads a part of symbolic size. With prefetch_next, the innermost loops that
+    read the buffer several times ask for the next turn's data in equal parts: memory then delivers
+    while they compute.
     """
     asked = (PREFETCH, PREFETCH_NEXT)
     if not any(isinstance(s, For) and s.annotations.keys() & asked for s in statements(func.body)):
@@ -72,19 +73,16 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
             body = seq([*ahead, body])
         for name in m.annotations.get(PREFETCH_NEXT, ()):
             body = _with_parts(with_fields(m, body=body), around, name)
-        return m if body is m.body else with_fields(m, body=body)
+        return with_body(m, body)
 
     return with_body(func, visit(func.body, ()))
 
 
 def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
-    """Prefetches of what the loop reads of a buffer, so many turns later."""
+    """Prefetches of what the loop reads of a buffer `turns` later."""
     if any(o.kind == "vectorized" for o in (*around, loop)):
         _refuse(loop, name, "the loop runs within vectors", "a loop outside of the vectors")
-    found: list[Found] = []
-    _collect(loop.body, (), name, found)
-    if not found:
-        _refuse(loop, name, "the loop reads nothing of it", "a loop around what reads it")
+    found = _reads(loop, name)
     buffer = found[0][0].buffer
     if buffer.scope == "local":
         _refuse(loop, name, "it is in registers", "a buffer in memory")
@@ -110,12 +108,9 @@ def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
 
 
 def _with_parts(loop: For, around: tuple[For, ...], name: str) -> Stmt:
-    """The loop's body, whose turns ask for parts of what the loop's next turn reads of a buffer
-    that this one does not read; as it is where extents are open, or nothing is read twice."""
-    found: list[Found] = []
-    _collect(loop.body, (), name, found)
-    if not found:
-        _refuse(loop, name, "the loop reads nothing of it", "a loop around what reads it")
+    """The loop's body, in which inner turns prefetch parts of the buffer for the loop's next turn.
+    Nothing changes where extents are symbolic, or nothing is read twice."""
+    found = _reads(loop, name)
     places: dict[int, list[Found]] = {}  # by the innermost loop around loads
     for n, inner in found:
         if serial := [o for o in inner if o.kind == "serial"]:
@@ -135,16 +130,14 @@ def _with_parts(loop: For, around: tuple[For, ...], name: str) -> Stmt:
 def _part(
     loop: For, around: tuple[For, ...], found: Sequence[Found], own: Sequence[Found], at: int
 ) -> Stmt | None:
-    """What a turn of an inner loop asks for of a buffer: `found` are the loads of the whole loop,
-    and `own` those of the inner one, whose identity is `at`."""
+    """The prefetch of one turn of an inner loop, whose id is `at`. found: the buffer's loads in the
+    whole loop. own: its loads in the inner loop."""
     buffer, inner = own[0][0].buffer, own[0][1]
     depth = next(n for n, o in enumerate(inner) if id(o) == at) + 1
     loops, inside = inner[:depth], [(n, path[depth:]) for n, path in own]
     ranges = loop_ranges([*around, loop])
-    box, once = (
-        _box_of_all(found, ranges),
-        _box_of_all(inside, loop_ranges([*around, loop, *loops])),
-    )
+    box = _box_of_all(found, ranges)
+    once = _box_of_all(inside, loop_ranges([*around, loop, *loops]))
     lines, read, period = _lines(box, buffer), _lines(once, buffer), _period(box, loop.var, ranges)
     extents = [o.extent.value for o in loops if isinstance(o.extent, Const)]
     if lines is None or read is None or period is None or len(extents) < depth:
@@ -163,7 +156,7 @@ def _part(
 
 
 def _period(box: Sequence[Interval], var: Var, ranges: dict[Var, Bounds]) -> int | None:
-    """After how many turns of a loop the box is another one; None where it is not seen to move."""
+    """After how many turns of a loop the box moves; None where it is not seen to move."""
     for low, _ in box:
         for atom in linear(low, ranges).terms:
             match atom:
@@ -175,7 +168,7 @@ def _period(box: Sequence[Interval], var: Var, ranges: dict[Var, Bounds]) -> int
 
 
 def _box_of_all(found: Sequence[Found], ranges: dict[Var, Bounds]) -> list[Interval]:
-    """What loads of a buffer read while the loops around each run."""
+    """The box that loads of a buffer read while the loops around them run."""
     buffer = found[0][0].buffer
     boxes = [_box(buffer, n, inner, ranges) for n, inner in found]
     box = union_all(boxes, buffer.shape, ranges)
@@ -189,7 +182,7 @@ def _line_of(buffer: Buffer) -> list[int]:
 
 
 def _lines(box: Sequence[Interval], buffer: Buffer) -> int | None:
-    """Cache lines of a box; None where its size is open."""
+    """Cache lines of a box; None where its size is symbolic."""
     extents = [int(e) for _, e in box if isinstance(e, Const)]
     steps = _line_of(buffer)
     if len(extents) < len(steps):
@@ -201,13 +194,21 @@ def _refuse(loop: For, name: str, why: str, mend: str) -> NoReturn:
     raise LowerError(f"prefetch of '{name}': {why}", where=loop_header(loop), mend=mend)
 
 
-def _collect(s: Any, inner: tuple[For, ...], name: str, found: list[Any]) -> None:
-    """The loads of a buffer, with the loops around them."""
-    if isinstance(s, Expr):
-        found += [(n, inner) for n in walk(s) if isinstance(n, Load) and n.buffer.name == name]
-        return
-    for child in children(s):
-        _collect(child, (*inner, s) if isinstance(s, For) else inner, name, found)
+def _reads(loop: For, name: str) -> list[Found]:
+    """The loads of a buffer in a loop, with the loops inside it that are around them."""
+    found: list[Found] = []
+
+    def visit(n: Node, inner: tuple[For, ...]) -> None:
+        if isinstance(n, Expr):
+            found.extend((m, inner) for m in loads(n) if m.buffer.name == name)
+            return
+        for child in children(n):
+            visit(child, (*inner, n) if isinstance(n, For) else inner)
+
+    visit(loop.body, ())
+    if not found:
+        _refuse(loop, name, "the loop reads nothing of it", "a loop around what reads it")
+    return found
 
 
 def _box(
@@ -215,6 +216,5 @@ def _box(
 ) -> list[Interval]:
     indices, lanes = lane_by_lane(n.indices)
     loops = [*inner, *([] if lanes is None else [lanes])]
-    known = {**ranges, **loop_ranges(loops)}
-    relaxed = {loop.var: known[loop.var] for loop in loops}
-    return region_under(Region(buffer, indices, (const(1),) * buffer.ndim), {}, relaxed, ranges)
+    region = Region(buffer, indices, (const(1),) * buffer.ndim)
+    return region_under(region, {}, loop_ranges(loops), ranges)

@@ -1,7 +1,7 @@
-"""What a schedule asks of scratch buffers: rows that are aligned, and buffers that are doubled.
+"""What a schedule asks of scratch buffers: aligned rows, and double buffers.
 
-Blocks carry it as annotations; `lower_blocks` notes it by the buffers' names, since blocks end
-there. Both happen after compaction, which says what of a buffer is live.
+Blocks carry these requests as annotations. `lower_blocks` removes the blocks and keeps the requests
+in an attribute, by buffer name. Compaction runs first: it finds the live part of a buffer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ..ir import (
     If,
     Load,
     PrimFunc,
-    Seq,
     Stmt,
     Store,
     const,
@@ -32,7 +31,7 @@ from ..ir import (
     walk,
     with_fields,
 )
-from ..ir.build import compare, span_of
+from ..ir.build import compare, span_of, stmts_of
 from ..ir.pragmas import DIM_ALIGN, DOUBLE_BUFFER
 from ..ir.printer import loop_header
 from ..passes.context import required
@@ -42,7 +41,7 @@ ASKED = "lower.scratch"  # the attribute: {buffer: [[axis, factor, offset], …]
 
 
 def asked_of(block: Block) -> dict[str, Any]:
-    """What a block's annotations ask of the buffers that it writes, by name and kind."""
+    """The requests in a block's annotations, by kind and name of the buffers that it writes."""
     found: dict[str, Any] = {}
     buffers = list(dict.fromkeys(w.buffer for w in block.writes))
     for number, *alignment in block.annotations.get(DIM_ALIGN, ()):
@@ -72,7 +71,7 @@ def _take(func: PrimFunc, kind: str) -> tuple[PrimFunc, dict[str, Any]]:
 
 
 def _scratch(func: PrimFunc, name: str, what: str) -> Buffer | None:
-    """The scratch buffer of that name; None where nothing of it is left."""
+    """The scratch buffer of that name; None where it is gone."""
     assert isinstance(func.body, Block)
     if any(b.name == name for b in func.buffers):
         raise LowerError(
@@ -90,8 +89,7 @@ def _scratch(func: PrimFunc, name: str, what: str) -> Buffer | None:
 def align_rows(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]   =>   alloc B[n, m] with strides (s, 1), s >= m and s % factor == offset
 
-    Only sizes that are constant are aligned. Raises LowerError for an argument, and for an
-    alignment of a symbolic size.
+    Raises LowerError for an argument, and for an alignment of a symbolic size.
     """
     func, asked = _take(func, DIM_ALIGN)
     moved: dict[Buffer, Buffer] = {}
@@ -140,9 +138,9 @@ def double_buffers(func: PrimFunc) -> PrimFunc:
     """for i in range(n): B = f(i); g(i, B)
     =>   B[0] = f(0);  for i in range(n): if i + 1 < n: B[(i + 1) % 2] = f(i + 1);  g(i, B[i % 2])
 
-    Each turn fills the half for the next one before it uses its own, so that loads for the next
-    turn need not wait for this one's sums. Raises LowerError where a turn could not be begun
-    before the last one is over, and where there is no such loop.
+    Each turn fills the next turn's half before it uses its own, so the next turn's loads need not
+    wait for this turn's sums. Raises LowerError where a turn cannot begin before the last one is
+    over, and where there is no such loop.
     """
     func, asked = _take(func, DOUBLE_BUFFER)
     for name in asked:
@@ -156,11 +154,11 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
     root = func.body
     assert isinstance(root, Block)
     around, made_in_turn = shared_loops(root.body, buffer)
-    if not around:  # the loop that the schedule knew has one turn
+    if not around:  # the loop of the schedule had one turn, and is gone
         return func
     loop = around[-1]
     where = loop_header(loop)
-    stmts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
+    stmts = stmts_of(loop.body)
     makes = [s for s in stmts if buffer in _buffers(s, Store)]
     uses = [s for s in stmts if s not in makes]
     if loop.kind != "serial":
@@ -215,7 +213,7 @@ def _refuse(buffer: Buffer, why: str, where: str, mend: str = "") -> NoReturn:
 
 
 def _halves(buffer: Buffer) -> Buffer:
-    """Two of the buffer, one after the other."""
+    """A buffer of two copies, one after the other."""
     strides = None if buffer.strides is None else (span_of(buffer), *buffer.strides)
     return buffer.replace(shape=(2, *buffer.shape), strides=strides)
 

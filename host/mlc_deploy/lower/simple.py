@@ -12,9 +12,9 @@ from .scratch import align_rows, double_buffers
 
 
 def simple_loops(func: PrimFunc) -> PrimFunc:
-    """What a schedule has made of a function: its loops, stores and guards, each guard that a split
-    put there marked `likely`; buffers have the shape of what is live of them, their rows and halves
-    as they were asked for."""
+    """A scheduled function as loops, stores and guards. Guards that a split made are marked
+    `likely`. Buffers have the shape of their live part, with the aligned rows and halves that were
+    asked for."""
     func = _simplified(func)
     func = with_fields(func, body=_guards_marked(func.body))
     func = compact_buffers(_simplified(lower_blocks(func)))

@@ -55,9 +55,9 @@ class Span:
 def share_storage(func: PrimFunc) -> PrimFunc:
     """alloc A, B; A = …; … = A; B = …; … = B   =>   A and B at one offset of the workspace
 
-    A buffer is alive from its first use to its last; within a loop, if each turn writes what it
-    reads, else through all its turns. Local buffers stay apart: they are registers, or LLVM's to
-    place. The offsets stand in the attribute WORKSPACE, by buffer's name.
+    A buffer is alive from its first use to its last. A loop whose turns pass data on through the
+    buffer keeps it alive in all turns. Local buffers are left to LLVM. The attribute WORKSPACE
+    holds the offsets, by buffer name.
     """
     root = func.body
     assert isinstance(root, Block)
@@ -93,9 +93,9 @@ def _meet(a: Span, b: Span) -> bool:
 def _accesses(
     body: Stmt, wanted: set[Buffer]
 ) -> tuple[dict[Buffer, list[Access]], dict[For, Span]]:
-    """The accesses of each buffer in the order of evaluation (what a store reads before what it
-    writes), and the positions that each loop spans. What a statement reads and writes is alive at
-    once: it has one position."""
+    """The accesses of each buffer in order of evaluation (a store's reads before its write), and
+    the positions that each loop spans. A statement has one position, since all that it accesses is
+    alive at once."""
     uses: dict[Buffer, list[Access]] = {b: [] for b in wanted}
     spans: dict[For, Span] = {}
     position = 0
@@ -124,8 +124,8 @@ def _accesses(
 
 
 def _life(found: Sequence[Access], spans: dict[For, Span]) -> Span:
-    """From the first to the last access; through all of a loop that some of them stand in, or
-    whose turns hand the buffer on."""
+    """From the first to the last access. A loop counts as a whole if only some accesses are in it,
+    or if its turns pass data on through the buffer."""
     first, last = found[0].position, found[-1].position
     common = _common_loops(found)
     for access in found:
@@ -148,8 +148,7 @@ def _common_loops(found: Sequence[Access]) -> list[For]:
 
 
 def _written_before_read(found: Sequence[Access], loop: For) -> bool:
-    """Whether the first access in a turn of `loop` writes, whatever the turn, every element that
-    the turn reads."""
+    """Whether in each turn of `loop` the first access writes every element that the turn reads."""
     begin = found[0]
     if not isinstance(begin.node, Store) or loop.kind == "vectorized":
         return False
@@ -160,13 +159,11 @@ def _written_before_read(found: Sequence[Access], loop: For) -> bool:
     outside = loop_ranges([n for n in begin.around[: place + 1] if isinstance(n, For)])
     written = _dense_box(begin.node.indices, nest, outside)
     return written is not None and all(
-        _lies_in(access, written, place, outside)
-        for access in found
-        if isinstance(access.node, Load)
+        _lies_in(access, written, outside) for access in found if isinstance(access.node, Load)
     )
 
 
-Box = list[tuple[Linear, int]]  # per dimension: the first index, and how many follow
+Box = list[tuple[Linear, int]]  # per dimension: the first index, and the extent
 
 
 def _dense_box(
@@ -199,7 +196,7 @@ def _dense_box(
     return box
 
 
-def _lies_in(access: Access, box: Box, place: int, outside: dict[Var, Bounds]) -> bool:
+def _lies_in(access: Access, box: Box, outside: dict[Var, Bounds]) -> bool:
     inner = loop_ranges([n for n in access.around if isinstance(n, For)])
     relaxed = {v: r for v, r in inner.items() if v not in outside}
     for index, (base, count) in zip(access.node.indices, box, strict=True):

@@ -1,15 +1,27 @@
-"""The ends of loops: what runs seldom is small code rather than fast code."""
+"""The ends of loops: code that runs seldom is small rather than fast."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..arith import simplify
-from ..ir import Binary, Const, For, Seq, Stmt, Var, const, rebuild, substitute, walk, with_fields
-from ..ir.rewrite import inner_statements
+from ..ir import (
+    Binary,
+    Const,
+    For,
+    Seq,
+    Stmt,
+    const,
+    inner_statements,
+    rebuild,
+    substitute,
+    walk,
+    with_fields,
+)
+from .lanes import uses
 
-SELDOM = 5  # times as many turns has the loop that a part was cut from, at least
-MOST_UNROLLED = 192  # statements, of a turn in a part that runs seldom
+SELDOM = 5  # a part is seldom if its loop has at least this many times its turns
+MOST_UNROLLED = 192  # statements per turn of a part that runs seldom
 
 
 def is_seldom(turns: int, of: int) -> bool:
@@ -21,8 +33,8 @@ def rolled(s: Stmt) -> Stmt:
     """for k in range(n): for i in unrolled(m): S[m*k + i]
     =>   for k in range(n*m/f): for i in unrolled(f): S[f*k + i]
 
-    where f is the most that divides m and makes no more than MOST_UNROLLED statements. The turns
-    are the same, in the same order.
+    where f is the largest divisor of m that makes at most MOST_UNROLLED statements. The order
+    stays.
     """
 
     def visit(m: Any) -> Any:
@@ -52,7 +64,7 @@ def _merged(loop: For) -> For | None:
     values = {var: number // most, step: number % most}
     ranges = {var: (0, turns * most // few - 1), step: (0, few - 1)}
     made = simplify(substitute(body, values), ranges)
-    if any(isinstance(n, Binary) and n.op in ("//", "%") and _has(n, var) for n in walk(made)):
+    if any(isinstance(n, Binary) and n.op in ("//", "%") and uses(n, var) for n in walk(made)):
         return None
     if few > 1:
         made = with_fields(inner, extent=const(few), body=made)
@@ -60,13 +72,9 @@ def _merged(loop: For) -> For | None:
 
 
 def _size(s: Stmt) -> int:
-    """How many statements it is once it is unrolled."""
+    """How many statements s has once it is unrolled."""
     if isinstance(s, For):
         copies = s.extent.value if s.kind == "unrolled" and isinstance(s.extent, Const) else 1
         return int(copies) * _size(s.body)
     below = inner_statements(s)
     return sum(map(_size, below)) if below or isinstance(s, Seq) else 1
-
-
-def _has(n: Any, var: Var) -> bool:
-    return any(m is var for m in walk(n))

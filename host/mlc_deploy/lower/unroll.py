@@ -48,7 +48,7 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
     if not unrolled:
         return func
     used: dict[Node, tuple[Var, ...]] = {}  # the unrolled variables in an expression
-    made: dict[tuple[Any, ...], Expr] = {}  # copies, by expression and values of those
+    made: dict[tuple[Any, ...], Expr] = {}  # copies, by expression and values of its variables
     turn = cache(const)  # one node for each value
 
     def variables(e: Node) -> tuple[Var, ...]:
@@ -87,8 +87,7 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
         done: Stmt = visit(s)
         return done
 
-    body = expanded(func.body, {}, 1)
-    return with_body(func, body)
+    return with_body(func, expanded(func.body, {}, 1))
 
 
 def _turns(loop: For, copies: int, most: int) -> int:
@@ -113,9 +112,9 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
     """for i in range(4): local[i] = …   =>   for i in unrolled(4): local[i] = …
 
     LLVM keeps a local buffer in registers only if every index into it is a constant. So the loops
-    that index one are unrolled, all or none, while they make at most the option
-    "lower.auto_unroll" copies of a statement, and no more than "lower.unroll_limit" together with
-    the loops inside that are to be unrolled anyway.
+    that index one are unrolled, all or none. They may make at most "lower.auto_unroll" copies of a
+    statement, and at most "lower.unroll_limit" together with the loops inside that are unrolled
+    anyway.
     """
     most: int = option("lower.auto_unroll")
     limit: int = option("lower.unroll_limit")
@@ -160,10 +159,10 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
 def unroll_as_asked(func: PrimFunc) -> PrimFunc:
     """for i (auto_unroll_max_step 16): for j in range(4): S   =>   … for j in unrolled(4): S
 
-    Within a loop with this pragma, and for itself, loops whose turns make at most that many
-    statements, and no more than the option "lower.unroll_limit", are unrolled, innermost first.
-    Where the pragma unroll_explicit is False they stay loops, which LLVM's and C's optimisers may
-    unroll. debug_skip_region leaves its loop out. Raises LowerError for a pragma that is not known.
+    The pragma holds for its loop and the loops inside. Each is unrolled, innermost first, if its
+    turns make at most that many statements, and at most "lower.unroll_limit". Where the pragma
+    unroll_explicit is False they stay loops, which LLVM or the C compiler may unroll.
+    debug_skip_region drops its loop. Raises LowerError for an unknown pragma.
     """
     asked = [s for s in statements(func.body) if isinstance(s, For) and s.annotations]
     for loop in asked:
@@ -199,15 +198,15 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
             if m.kind == "serial" and explicit and count <= most:
                 return with_fields(m, kind="unrolled", body=body), count
         elif most:
-            count = most + 1  # a number of turns that is not known is more than any
-        return (m if body is m.body else with_fields(m, body=body)), count
+            count = most + 1  # an unknown number of turns exceeds every limit
+        return with_body(m, body), count
 
     return with_body(func, visit(func.body, 0, True)[0])
 
 
 def _copies(s: Stmt, chosen: set[For]) -> tuple[int, int]:
-    """The most copies of a chosen loop's body, and of any statement in one, when those and the
-    loops that are to be unrolled anyway are; beyond any limit where an extent is no constant."""
+    """(the most copies of a chosen loop's body, the most copies of a statement in one), once these
+    loops and those of kind "unrolled" are unrolled. A symbolic extent exceeds every limit."""
     at_them, inside = 1, 1
 
     def visit(m: Stmt, copies: int, within: bool) -> None:

@@ -1,4 +1,4 @@
-"""Vectorized loops become vector expressions; what cannot becomes a serial loop."""
+"""Vectorized loops become vector expressions, or serial loops where that is impossible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arith import Linear, expr_bounds, linear, to_expr
+from ..arith import Linear, linear, to_expr, turn_range
 from ..arith.linear import Atom, Product
 from ..ir import (
     Binary,
@@ -54,8 +54,8 @@ class _Scalar(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """The vectorized loop: its variable, how many lanes, what is known of the variables around, and
-    the buffers that belong to this thread alone."""
+    """The vectorized loop: its variable, the number of lanes, the ranges of the variables around,
+    and the buffers of this thread alone."""
 
     var: Var
     count: int
@@ -71,15 +71,14 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
     """for i in vectorized(n): B[c + i] = A[d + i] + x
     =>   B[Ramp(c, 1, n)] = A[Ramp(d, 1, n)] + Broadcast(x, n)
 
-    Guards that cut the lanes: a constant number of lanes makes shorter vectors; a guard that is
-    linear in the lane is asked once, for all lanes, and where it fails they run one by one; and
-    where everything may be evaluated in every lane, lanes are computed all and selected:
+    A guard that holds in a constant range of lanes makes a shorter vector. Where everything may be
+    evaluated in every lane, all lanes are computed and selected:
 
     for i in vectorized(n): if m(i): T[i] = x   =>   T[Ramp] = select(m(Ramp), x, T[Ramp])
 
-    the last for scratch buffers only: the neighbours of an output's element may be another
-    thread's. Statements whose guards or indices differ from lane to lane in other ways run lane by
-    lane, in a serial loop.
+    This is for scratch buffers only: the neighbours of an output's element may be another
+    thread's. A guard that is linear in the lane is tested once for all lanes; where it fails, the
+    lanes run one by one. All other statements run lane by lane, in a serial loop.
     """
     root = func.body
     assert isinstance(root, Block)
@@ -89,13 +88,11 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
         if isinstance(m, Expr):
             return m
         if isinstance(m, For):
-            high = expr_bounds(m.extent, ranges)[1]
-            inside: Ranges = {**ranges, m.var: (0, None if high is None else high - 1)}
+            inside: Ranges = {**ranges, m.var: turn_range(m.extent, ranges)}
             if m.kind == "vectorized":
                 count = int(m.extent)  # type: ignore[call-overload]
                 return _vectorized(_Lanes(m.var, count, ranges, scratch), visit(m.body, inside))
-            body = visit(m.body, inside)
-            return m if body is m.body else with_fields(m, body=body)
+            return with_body(m, visit(m.body, inside))
         return rebuild(m, lambda child: visit(child, ranges))
 
     return with_body(func, visit(func.body, {}))
@@ -108,8 +105,7 @@ def _vectorized(v: _Lanes, body: Stmt) -> Stmt:
         case Seq(stmts):
             return seq(_vectorized(v, s) for s in stmts)
         case For() if not uses(body.extent, v.var) and body.kind != "vectorized":
-            high = expr_bounds(body.extent, v.ranges)[1]
-            known = {**v.ranges, body.var: (0, None if high is None else high - 1)}
+            known = {**v.ranges, body.var: turn_range(body.extent, v.ranges)}
             return with_fields(body, body=_vectorized(replace(v, ranges=known), body.body))
         case If(condition, then, otherwise) if not uses(condition, v.var):
             other = None if otherwise is None else _vectorized(v, otherwise)
@@ -138,7 +134,7 @@ def _one_by_one(v: _Lanes, body: Stmt) -> Stmt:
 
 
 def _guarded(v: _Lanes, condition: Expr, then: Stmt) -> Stmt:
-    """`if condition: then` for all lanes, every part of the condition differing among them."""
+    """`if condition: then` for all lanes. Every part of the condition differs from lane to lane."""
     held = holding_lanes(condition, v.var, v.count)
     if held is not None:
         return _some_lanes(v, *held, then)
@@ -152,7 +148,7 @@ def _guarded(v: _Lanes, condition: Expr, then: Stmt) -> Stmt:
 
 
 def _masked(v: _Lanes, condition: Expr, s: Stmt) -> Stmt:
-    """Every lane computed; those where the condition fails keep what the buffer holds."""
+    """Computes every lane; a lane where the condition fails keeps what the buffer holds."""
     if isinstance(s, Seq):
         return seq(_masked(v, condition, each) for each in s.stmts)
     known = v.known()
@@ -170,7 +166,8 @@ def _masked(v: _Lanes, condition: Expr, s: Stmt) -> Stmt:
 
 
 def _store(v: _Lanes, s: Store) -> Stmt:
-    """A store for all lanes; a choice in its value that differs among them is made outside."""
+    """A store for all lanes; a choice in its value that differs from lane to lane is made
+    outside."""
     try:
         return _plain_store(v, s)
     except _Scalar:
@@ -202,6 +199,8 @@ def _choices(e: Expr, lane: Var) -> Iterator[Call]:
 
 
 def _with(s: Store, choice: Call, value: Expr) -> Store:
+    """s with a value in the place of the choice."""
+
     @once
     def visit(m: Any) -> Any:
         return value if m is choice else rebuild(m, visit)
@@ -236,7 +235,7 @@ def _index(v: _Lanes, e: Expr) -> Expr:
 
 
 def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
-    """What all lanes load: neighbours, or the same few neighbours again and again."""
+    """The load of all lanes: neighbours, or the same few neighbours again and again."""
     try:
         return load(buffer, (_index(v, index),))
     except _Scalar:
@@ -262,7 +261,7 @@ def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
 
 
 def _moved(atom: Atom, var: Var) -> Linear | None:
-    """By how much an atom grows with the variable; None where it is none of its factors."""
+    """By how much an atom grows per step of the variable; None where the variable is no factor."""
     if atom is var:
         return Linear(1, {})
     if isinstance(atom, Product) and var in atom.factors:

@@ -1,1 +1,1 @@
-"""Milliseconds without a board: from what an emulator counts, and what is known of cores."""
+"""Milliseconds without a board: from an emulator's counts, and from figures of cores."""

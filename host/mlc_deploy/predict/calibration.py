@@ -1,12 +1,12 @@
-"""A board's own figures: factors on those of its core, fitted to measurements on the board.
+"""A board's own speed: factors on the figures of its core, fitted to measurements on the board.
 
     computing   on cycles: per instruction, and per line that the first cache fetches
     memory      on nanoseconds per line from memory
     threads     on times with several threads
 
-A measurement is what a model took, with what QEMU counted of each of its layers. The measurements
-are kept with the factors: one more refines them, and where a version of this package has other
-figures of the core, the factors are fitted anew.
+A measurement is a model's time, with QEMU's counts of each of its layers. The measurements are kept
+with the factors: a further one refines them, and where a version of this package has other figures
+of the core, the factors are fitted again.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .counting import Counts
 from .model import predict, work_of
 
 FORM = 1  # of the JSON
-MOST_ROWS = 64  # measurements: of more, the oldest go
-FACTORS = 2  # that are fitted to measurements with one thread
-APART = 1e-3  # how much it costs, in squares of errors, that both factors differ by e times
-STEPS = (0.5, 1e-4)  # of the search, in logarithms: the first, and below which it ends
-HELD = 0.85  # of measurements, that are within the interval
-NARROWEST = 0.03  # half of an interval, in logarithms: a board's times vary as much
+MOST_ROWS = 64  # measurements that are kept, the latest ones
+FACTORS = 2  # factors that are fitted to measurements with one thread
+APART = 1e-3  # what a ratio of e between the factors costs, in squared errors
+STEPS = (0.5, 1e-4)  # of the search, in logarithms: the first one, and the limit where it ends
+HELD = 0.85  # share of measurements within the interval
+NARROWEST = 0.03  # least half of an interval, in logarithms: a board's times vary as much
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement: what a model took, in milliseconds, and the counts of its layers. spread: by
-    how much more most runs took, as a share, where the board was disturbed."""
+    """A measurement: a model's milliseconds, and the counts of its layers. spread: the share by
+    which most runs took longer, where the board was disturbed."""
 
     name: str
     threads: int
@@ -51,7 +51,7 @@ class Factors:
     threads: float
 
     def on(self, base: Speed) -> Speed:
-        """The board's own speed, but for `threads`."""
+        """The board's own speed, without `threads`."""
         return replace(
             base,
             vector=base.vector * self.computing,
@@ -66,8 +66,8 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The factors; between which multiples of a prediction most truths are; and the typical error,
-    as a share."""
+    """The factors, the multiples of a prediction between which most true times are, and the typical
+    error, as a share."""
 
     factors: Factors
     interval: tuple[float, float]
@@ -75,9 +75,9 @@ class Fit:
 
 
 def fit(base: Speed, rows: Sequence[Row]) -> Fit:
-    """The factors that make predictions from a core's speed the rows' times: of the squares of the
-    logarithms of their errors, the sum is smallest. Some rows have one thread. The interval is as
-    wide as most of their errors, and as most of their spreads."""
+    """Fits predictions from a core's speed to the rows' times, by least squares of the logarithms
+    of errors. Some rows must have one thread. The interval is as wide as most of their errors, and
+    as most of their spreads."""
     ones = [row for row in rows if row.threads == 1]
     works = [[work_of(*counts, base) for counts in row.layers] for row in ones]
 
@@ -95,7 +95,7 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
     factors = Factors(math.exp(at[0]), math.exp(at[1]), 1.0)
     own = factors.on(base)
     several = [row.ms / _ms(row, own) for row in rows if row.threads > 1]
-    # The factors were fitted to these very errors, which makes them smaller than those to come.
+    # The factors were fitted to these errors, so future errors are larger.
     shrunk = len(ones) / max(len(ones) - FACTORS, 1)
     ranked = sorted(abs(e) * shrunk for e in errors(*at))
     spreads = sorted(math.log1p(row.spread) for row in ones)
@@ -109,13 +109,13 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
 
 
 def _ms(row: Row, own: Speed) -> float:
-    """What is predicted for a row, before the factor on several threads."""
+    """The prediction for a row, before the factor on several threads."""
     works = [work_of(*counts, own, row.threads) for counts in row.layers]
     return predict(works, own, row.threads).ms
 
 
 def _lowest(cost: Any, begin: tuple[float, float]) -> tuple[float, float]:
-    """Where a function of two numbers is lowest, by steps to all sides that become smaller."""
+    """The minimum of a function of two numbers, by steps to all sides that become smaller."""
     at, known, step = begin, cost(begin), STEPS[0]
     sides = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y]
     while step > STEPS[1]:
@@ -130,13 +130,13 @@ def _lowest(cost: Any, begin: tuple[float, float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What is known of a board of the user's.
+    """What is known about a user's board.
 
-    board, url: its name and address; cpu: the cores that it says it has; cores: how many fast ones;
-    memory: its bytes.
-    target: for which models are compiled to count them; of another machine than the board's where
-    QEMU counts nothing of that. core, chip: whose speed the factors are on; like: whether that is
-    another core's, since nothing is known of the board's own. date: of the last measurement.
+    board, url: its name and address; cpu: the cores that it reports; cores: the number of fast
+    ones; memory: in bytes.
+    target: the one that models are compiled for to count them; of another machine than the board
+    where QEMU cannot count for the board's. core, chip: the factors apply to their speed; like:
+    whether this is another core, since the board's own is unknown. date: of the last measurement.
     """
 
     board: str
@@ -161,7 +161,7 @@ class Calibration:
         return self.fitted.factors.on(self.base)
 
     def ms(self, row: Row) -> float:
-        """What is predicted for a measurement's model and threads."""
+        """The prediction for a measurement's model and threads."""
         shared = self.fitted.factors.threads if row.threads > 1 else 1.0
         return _ms(row, self.speed) * shared
 
@@ -195,7 +195,7 @@ def calibrated(
     rows: Sequence[Row], *, board: str, url: str, cpu: str, cores: int, memory: int, target: str,
     base: Speed, chip: str, like: bool, date: str,
 ) -> Calibration:  # fmt: skip
-    """Of a board that was not before."""
+    """The calibration of a board that has none yet."""
     return Calibration(
         board, url, cpu, cores, memory, target, base.core, chip, like, date, tuple(rows),
         fit(base, rows),
@@ -203,7 +203,7 @@ def calibrated(
 
 
 def from_json(body: Any) -> Calibration:
-    """What as_json made; fitted anew where the core's figures are others by now. Raises ValueError
+    """Reads what as_json made, and fits again if the core's figures differ now. Raises ValueError
     for anything else."""
     try:
         if body["form"] != FORM:

@@ -20,9 +20,9 @@ Counts = tuple[Mapping[str, int], Mapping[str, int]]  # instructions by class; l
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A model's time on a board that was not there: by one thread, with the bounds that hold the
-    truth in most cases; by all of its fast cores; per layer by one thread. own: what is known of
-    the very board, where it was calibrated."""
+    """A model's time on an absent board: with one thread, and bounds that hold in most cases; with
+    all of its fast cores; per layer with one thread. own: the board's own calibration, if there is
+    one."""
 
     speed: Speed
     one: Prediction
@@ -30,7 +30,7 @@ class Forecast:
     own: Calibration | None = None
 
     def record(self) -> dict[str, Any]:
-        """For the record: all in milliseconds."""
+        """As data, in milliseconds."""
         return {
             "ms": self.one.ms,
             "low": self.one.low,
@@ -49,15 +49,15 @@ class Forecast:
 
 
 def speed_for(target: Target) -> Speed | None:
-    """Of the cores that code for the target runs on; None where nothing is known of them."""
+    """The speed of the target's cores; None where it is unknown."""
     return speed(target.mcpu, target.model)
 
 
 def forecast(
     target: Target, layers: Sequence[Counts], own: Calibration | None = None
 ) -> Forecast | None:
-    """None where nothing is known of the core, or its caches were not simulated. own: of the board
-    that is meant, where it was calibrated."""
+    """The forecast; None where the core is unknown, or its caches were not simulated. own: the
+    board's own calibration, if there is one."""
     known = own.speed if own else speed_for(target)
     if known is None or not layers:
         return None

@@ -1,4 +1,5 @@
-"""The time of a layer on a core: from its instructions by class, and what its caches fetch.
+"""The time of a layer on a core: from its instructions by class, and the lines that its caches
+fetch.
 
     computing = vector * (mac, vector) + memory * (load, store) + other * (branch, scalar)
                 + l1_miss * lines that the first cache fetches
@@ -8,14 +9,13 @@
     out of order: the larger of both, and where they are near each other up to 1.4 times as much:
                   sqrt(computing^2 + waiting^2)
 
-Threads divide the computing of a layer, but for SERIAL of it, and the waiting. Part of what the
-last cache holds is each thread's own, as weights of its channels are, and the rest is common to
-all, as the layer's input is. So threads fetch more lines together than one does, and fewer than if
-each had only its part of that cache: both are simulated, and APART is the weight of the latter.
+Threads divide the waiting of a layer, and its computing without the share SERIAL. Part of the data
+in the last cache is used by one thread, such as the weights of its channels; the rest is common,
+such as the layer's input. So threads together fetch more lines than one thread, and fewer than if
+each had only its part of the cache. Both are simulated, and APART is the weight of the second.
 Memory moves the lines of all threads in turn, least_ns each, and JOIN cycles start the threads:
-both are added.
-Figures per core are in mlc_targets/cores.py; how they were found, and how far off they are, is in
-docs/explanation/predictions.md.
+both are added. mlc_targets/cores.py has the figures per core; docs/explanation/predictions.md says
+how they were found, and how far off they are.
 
 Only additions, multiplications, divisions and square roots of doubles: the same bits everywhere.
 """
@@ -31,16 +31,16 @@ from mlc_targets.caches import share_kib
 from mlc_targets.calibrated import INTERVAL, JOIN, SERIAL
 from mlc_targets.cores import Speed
 
-# The share of its threads' own data in what a layer has in the last cache. Published times hardly
+# The share of data of single threads in a layer's data in the last cache. Published times hardly
 # tell it: shares between 0.2 and 0.5 fit them alike, 1 and 0 fit them less.
 APART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a layer executes: instructions by class, and lines of 64 bytes that the first cache and
-    the last one fetch, for all threads; far_lines: of these, what a cache that many cores share
-    fetches, where there is one. layers: how often it starts the threads."""
+    """What a layer executes: instructions by class, and lines of 64 bytes that the first and the
+    last cache fetch, for all threads. far_lines: those that a further cache of many cores fetches,
+    if there is one. layers: how often the threads are started."""
 
     vector: int
     memory: int
@@ -64,7 +64,7 @@ class Prediction:
 def work_of(
     by_class: Mapping[str, int], misses: Mapping[str, int], speed: Speed, threads: int = 1
 ) -> Work:
-    """Of counts by QEMU's plugin, whose caches are CACHES of the core."""
+    """The work, by counts of QEMU's plugin, whose caches are CACHES of the core."""
     return Work(
         by_class["mac"] + by_class["vector"],
         by_class["load"] + by_class["store"],
@@ -75,8 +75,8 @@ def work_of(
 
 
 def lines_of(misses: Mapping[str, Any], last_kib: int, threads: int) -> Any:
-    """Lines that so many threads fetch together, from those that each cache would fetch for one: a
-    number, or an array of them."""
+    """The lines that `threads` fetch together, from the lines that each cache fetches for one
+    thread: a number, or an array."""
     whole, part = (misses[f"{share_kib(last_kib, n)}K"] for n in (1, threads))
     return whole + (part - whole) * APART
 
@@ -103,8 +103,8 @@ def layer_ms(work: Work, speed: Speed, threads: int = 1) -> float:
 
 
 def predict(layers: Sequence[Work], speed: Speed, threads: int = 1) -> Prediction:
-    """Of a whole model: its layers one after the other."""
+    """The time of a whole model: its layers one after the other."""
     each = tuple(layer_ms(work, speed, threads) for work in layers)
-    ms = math.fsum(each)  # exact, so of no version of Python
+    ms = math.fsum(each)  # exact, so equal in all versions of Python
     low, high = INTERVAL
     return Prediction(ms, ms * low, ms * high, each)

@@ -26,11 +26,11 @@ from .tree import (
 def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[PrimFunc, str]:
     """for i0, i1: C(v = i0*4 + i1)   =>   for i0: C_o(v_o = i0): for i1: C(v = v_o*4 + i1)
 
-    at loop i1. The outer block's iterations are the parts of the inner ones that the loops outside
-    determine; what the inner loops add to them must fill [0, n), and n divide the rest. The inner
-    block's init becomes the outer block's, as loops of their own. Raises ScheduleError for loops
-    that hold more than one block, for a predicate that depends on them (another is the outer
-    block's), and for bindings that do not come apart.
+    at loop i1. The outer block's iterations are the parts of the inner iterations that the outside
+    loops determine. The parts from the inner loops must fill [0, n), and n must divide the rest.
+    The inner block's init becomes the outer block's, in loops of its own. Raises ScheduleError for
+    loops with more than one block, for a predicate that depends on these loops (any other becomes
+    the outer block's), and for bindings that do not come apart.
     """
     path = find_loop(func, loop, primitive)
     top = loop_at(path)
@@ -80,8 +80,8 @@ def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[Pr
 def _apart(
     primitive: str, block: Block, i: IterVar, nest: Sequence[For], form: Linear
 ) -> tuple[Linear, Linear, int]:
-    """(what the loops outside give to an iteration's binding, what `nest` adds, how many values
-    that takes: all of [0, n))."""
+    """(the part of an iteration's binding from the loops outside, the part from `nest`, n: the
+    second part takes all values of [0, n))."""
     inner = {o.var: o for o in nest}
     terms = [(a, c, to_expr(Linear(0, {a: c}), i.var.dtype)) for a, c in form.terms.items()]
     moving = Linear(0, {a: c for a, c, term in terms if vars_in(term) & set(inner)})

@@ -23,7 +23,7 @@ from ..ir import (
     statements,
     with_fields,
 )
-from ..ir.build import is_root, loop_nest
+from ..ir.build import is_root, loop_nest, stmts_of
 from ..ir.names import block_names_of, names_of
 from ..ir.nodes import Scope, Seq
 from .tree import (
@@ -34,7 +34,7 @@ from .tree import (
     find_outermost,
     is_complete,
     is_reduction,
-    path_to,
+    path_of,
     readers,
     refreshed,
     refuse,
@@ -53,16 +53,13 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
     if not (is_complete(func, target) or is_reduction(func, target)):
         refuse(primitive, f"block '{block}' is neither complete nor a reduction", target)
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
-    if any(b in readers(func, buffer) for b in blocks_in(_top_statement(func, path))):
+    if any(b in readers(func, buffer) for b in blocks_in(_top_statement(path))):
         refuse(primitive, f"'{buffer.name}' is read inside the loops that write it", target)
     cache = _cache_of(func, buffer, scope)
     swapped = replace_buffers(target, {buffer: cache})
     copy, name = _copy(func, cache, buffer, scope)
-    top = _top_statement(func, path)
     func = replace(func, target, swapped)
-    again = path_to(func, lambda s: s is swapped)
-    assert again is not None
-    top = _top_statement(func, again)
+    top = _top_statement(path_of(func, swapped))
     return with_allocs(replace(func, top, seq([top, copy])), add=[cache]), name
 
 
@@ -85,7 +82,7 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
     copy, name = _copy(func, buffer, cache, scope)
     func = replace(func, target, swapped)
     root = root_block(func)
-    body = list(root.body.stmts) if isinstance(root.body, Seq) else [root.body]
+    body = list(stmts_of(root.body))
     made = [
         n + 1 for n, s in enumerate(body) if any(b in writers(func, buffer) for b in blocks_in(s))
     ]
@@ -130,7 +127,7 @@ def _copy(func: PrimFunc, source: Buffer, to: Buffer, scope: str) -> tuple[Stmt,
     return loop_nest(loops, refreshed(block)), name
 
 
-def _top_statement(func: PrimFunc, path: list[Stmt]) -> Stmt:
+def _top_statement(path: list[Stmt]) -> Stmt:
     """The statement on the path that stands right in the root block."""
     inside = next(n for n, s in enumerate(path) if isinstance(s, Block) and is_root(s)) + 1
     return path[inside + 1] if isinstance(path[inside], Seq) else path[inside]

@@ -1,12 +1,12 @@
-"""What the turns of a loop make, exactly: which elements one turn writes, and whether two turns
-write different ones. Where that is not certain the answer is no."""
+"""Exact facts about the turns of a loop: which elements one turn writes, and whether two turns
+write different elements. Where that is not certain the answer is no."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..arith import Bounds, Linear, Ranges, bounds, equal, expr_bounds, linear, loop_ranges, to_expr
+from ..arith import Linear, Ranges, bounds, equal, expr_bounds, linear, loop_ranges, to_expr
 from ..arith.linear import Atom
 from ..arith.regions import Interval
 from ..ir import (
@@ -25,21 +25,14 @@ from ..ir import (
     statements,
     substitute,
 )
+from ..ir.build import conjuncts
 from ..ir.nodes import IterKind
 from .tree import vars_in
 
 
 def conditions(block: Block) -> list[Expr]:
-    """The conditions that a block's predicate is the conjunction of."""
-    parts: list[Expr] = []
-    stack = [block.predicate]
-    while stack:
-        e = stack.pop()
-        if isinstance(e, Binary) and e.op == "and":
-            stack.extend((e.b, e.a))
-        elif not is_const(e, True):
-            parts.append(e)
-    return parts
+    """The parts of a block's predicate."""
+    return [c for c in conjuncts(block.predicate) if not is_const(c, True)]
 
 
 # ------------------------------------------------------------------------------- within one turn
@@ -49,10 +42,10 @@ def written_box(
     block: Block, write: Region, inner: Sequence[For], ranges: Ranges
 ) -> tuple[list[Interval], list[Expr]] | None:
     """The box of elements that the block writes while the `inner` loops run, and the conditions on
-    the loops outside under which it does. Elements beyond the buffer do not count. None where the
+    the outside loops under which it does. Elements beyond the buffer do not count. None where the
     written elements are no whole box.
     """
-    known = {**ranges, **_ranges_of(inner, ranges)}
+    known = loop_ranges(inner, ranges)
     bindings = {i.var: i.binding for i in block.iters}
     moving = {loop.var: loop for loop in inner}
     seen: set[Var] = set()
@@ -76,8 +69,8 @@ def written_box(
 
 
 def is_bounded_by_iterations(block: Block, ranges: Ranges) -> bool:
-    """Whether the predicate only keeps iterations within their extents: it then follows again
-    wherever the block is put."""
+    """Whether the predicate only keeps iterations within their extents. It then can be derived
+    again wherever the block is put."""
     below = [linear(i.binding - i.extent, ranges) for i in block.iters]
     negative = [linear(-1 - i.binding, ranges) for i in block.iters]
     return all(
@@ -86,20 +79,11 @@ def is_bounded_by_iterations(block: Block, ranges: Ranges) -> bool:
     )
 
 
-def _ranges_of(inner: Sequence[For], ranges: Ranges) -> dict[Var, Bounds]:
-    known = dict(ranges)
-    for loop in inner:
-        high = expr_bounds(loop.extent, known)[1]
-        known[loop.var] = (0, None if high is None else max(high - 1, 0))
-    return known
-
-
 def _interval(index: Expr, loops: Sequence[For], size: Dim, known: Ranges) -> Interval | None:
-    """The values of an index while loops run, when they are all of an interval."""
+    """The interval of an index's values while loops run; None where it has gaps, or is unknown."""
     form = linear(index, known)
     steps = {loop.var: form.terms.get(loop.var, 0) for loop in loops}
-    fixed = Linear(form.constant, {a: c for a, c in form.terms.items() if a not in steps})
-    minimum = to_expr(fixed, index.dtype)
+    minimum = to_expr(form.without(*steps), index.dtype)
     if vars_in(minimum) & set(steps):
         return None  # hidden in a quotient or remainder
     if len(loops) == 1 and not isinstance(loops[0].extent, Const):
@@ -159,7 +143,7 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     known = loop_ranges(loops)
     moving = {loop.var for loop in loops}
 
-    def forms() -> Iterator[Linear]:  # what is quickly found first: one that differs is enough
+    def forms() -> Iterator[Linear]:  # quick ones first: one that differs is enough
         yield from (linear(e, known) for e in bindings)
         if "spatial" in kinds:
             yield from (p for write in block.writes if (p := _place(block, write, known)))
@@ -171,10 +155,10 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
 
 def _differs(form: Linear, loops: Sequence[For], known: Ranges) -> bool:
     """Whether the form is different in all turns of the first of `loops`, whatever the others do:
-    that one moves it further than all else together, or they are its digits."""
+    the first moves it further than all others together, or the loops are its digits."""
     var = loops[0].var
     step = form.terms.get(var)
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
+    rest = form.without(var)
     if step is not None and not any(var in _atom_vars(a) for a in rest.terms):
         low, high = bounds(rest, known)
         if low is not None and high is not None and high - low < abs(step):
@@ -185,7 +169,7 @@ def _differs(form: Linear, loops: Sequence[For], known: Ranges) -> bool:
 def _digits(form: Linear, loops: Sequence[For]) -> bool:
     """Whether the form is `a + n_a * (b + n_b * (c + …))` of loops a, b, c … with n_a, n_b … turns,
     the first of `loops` among them: then it is different in all turns. The numbers of turns may be
-    symbolic, as when an extent is split in a number of parts."""
+    symbolic, as after a split into a number of parts."""
     step: Expr = const(1)
     left, seen = form, False
     while left.terms:
@@ -201,8 +185,8 @@ def _digits(form: Linear, loops: Sequence[For]) -> bool:
 
 
 def _place(block: Block, write: Region, known: Ranges) -> Linear | None:
-    """Where in memory a block writes, in elements; the indices of a fused loop become it again.
-    None where it is more than one place."""
+    """Where in memory a block writes, in elements; None for more than one place. Indices made from
+    a fused loop add up to that loop again."""
     if not all(is_const(n, 1) for n in write.extent):
         return None
     bindings = {i.var: i.binding for i in block.iters}
@@ -230,7 +214,7 @@ ONE = Linear(1, {})
 @dataclass(frozen=True, slots=True)
 class Digit:
     """number % high // low, in a number of mixed radix; without `high`, number // low. These may be
-    symbolic: a number of turns that is only known when the kernel runs."""
+    symbolic: numbers of turns that are known at run time only."""
 
     number: Linear
     low: Linear
@@ -238,8 +222,8 @@ class Digit:
 
 
 def _moving_part(e: Expr, moving: set[Var], known: Ranges) -> Expr:
-    """e without constant factors, without what it adds that stands still, and without what moves
-    by less than a factor: where that is different, so is e."""
+    """e without constant factors, without fixed summands, and without summands smaller than a
+    factor. Where the result is different, so is e."""
     match e:
         case Binary("+" | "-", a, b) if not vars_in(b) & moving:
             return _moving_part(a, moving, known)
@@ -263,7 +247,7 @@ def _within(e: Expr, size: int, known: Ranges) -> bool:
 
 
 def _digit(e: Expr, known: Ranges) -> Digit | None:
-    """e as a digit of a number, which the iterations of fused loops are."""
+    """e as a digit of a number; iterations of fused loops are digits."""
     match e:
         case Binary("//" | "%", a, by) if _is_size(by, known):
             inner = _digit(a, known)
@@ -292,7 +276,7 @@ def _divides(a: Linear, b: Linear) -> bool:
 
 
 def _whole_numbers(digits: Sequence[Digit | None], known: Ranges) -> list[Linear]:
-    """The numbers of which there are all digits."""
+    """The numbers whose digits are all there."""
     found = [d for d in digits if d is not None]
     whole: list[Linear] = []
     for number in dict.fromkeys(d.number for d in found):

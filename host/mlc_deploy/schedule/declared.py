@@ -1,4 +1,4 @@
-"""Tensor intrinsics of declarations (te/tensor_intrin.py): the whole, what sets to 0, what adds."""
+"""Tensor intrinsics from declarations (te/tensor_intrin.py): the whole, the reset, the update."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Parts:
 
 
 def registered_parts(declared: DeclaredIntrin) -> Parts:
-    """Registers the parts of a declaration, under names that follow from what they are: a trace
-    that names them replays where the declaration has been used. Raises ScheduleError."""
+    """Registers the parts of a declaration under names that follow from their content: a trace with
+    these names replays wherever the declaration has been used. Raises ScheduleError."""
     op = declared.op
     inputs = list(op.input_tensors)
     (body,) = op.body
@@ -116,7 +116,7 @@ def _registered(
 
 
 def _given(body: Stmt) -> Callable[..., Stmt]:
-    return lambda *buffers: body  # it is on the description's buffers
+    return lambda *buffers: body  # it uses the description's buffers
 
 
 def _calls(body: Stmt) -> set[str]:
@@ -124,7 +124,8 @@ def _calls(body: Stmt) -> set[str]:
 
 
 def _named(body: Stmt) -> Stmt:
-    """Calls of LLVM's intrinsics by whole names: with the types that a known one has at its end."""
+    """body with the whole names of LLVM's intrinsics, which end in types, where such a name is
+    known."""
 
     @once
     def visit(m: Any) -> Any:

@@ -1,4 +1,4 @@
-"""fuse_reduction_epilogue: a bias as what sums begin with, rather than an addition after them."""
+"""fuse_reduction_epilogue: sums begin with a bias, rather than an addition of it after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ..ir import (
     Expr,
     Load,
     PrimFunc,
-    Seq,
     Store,
     Var,
     children,
@@ -32,7 +31,8 @@ from ..ir import (
     walk,
     with_fields,
 )
-from .tree import block_at, find_block, refreshed, refuse, replace, vars_in
+from ..ir.build import stmts_of
+from .tree import block_at, find_block, refreshed, refuse, replace, root_block, vars_in
 
 PRIMITIVE = "fuse_reduction_epilogue"
 FORM = "[iteration of the epilogue, iteration of the reduction, its factor, ...]"
@@ -49,15 +49,15 @@ def fuse_reduction_epilogue(
 ) -> PrimFunc:
     """sums = 0 + products; result = f(sums + bias)   =>   sums = bias + products; result = f(sums)
 
-    for the sums that block `reduction` makes, and a bias that block `epilogue` adds to nothing
-    else; where they begin with a bias already, it is added to that. The same function where there
-    is no such bias. Sums of floats are rounded in that order.
+    for the sums of block `reduction`, and a bias that block `epilogue` adds to these sums only. If
+    the sums begin with a bias already, it is added to that one. Without such a bias the function
+    stays the same. Sums of floats are rounded in that order.
 
-    Where blocks in between copy the sums elsewhere, `read` is the last of those. The bias may
-    depend on iterations of the epilogue that are iterations of the reduction, too, and on those
-    that `at` makes of several: [its number, a number of the reduction's iterations, the factor that
-    this counts for, another, its factor, ...]. Raises ScheduleError for an `at` that names the
-    wrong iteration for a sum, or one that cannot be proved right.
+    If blocks in between copy the sums, `read` is the last of them. The bias may depend on
+    iterations of the epilogue that are also iterations of the reduction. A row of `at` makes an
+    iteration of the epilogue from several of the reduction: [its number, a number of the
+    reduction's iterations, its factor, another, its factor, ...]. Raises ScheduleError for an `at`
+    that is wrong, or cannot be proved right.
     """
     last, sums, made = (
         block_at(find_block(func, name, PRIMITIVE))
@@ -89,8 +89,8 @@ def fuse_reduction_epilogue(
 
 
 def _adds_up(tile: Block) -> bool:
-    """Whether a block adds to sums that begin with zeros, or with what was added after them; others
-    take the largest, say."""
+    """Whether a block adds to sums that begin with zeros or with a bias. Other reductions take the
+    largest value, for example."""
     (store,) = (s for s in statements(tile.body) if isinstance(s, Store))
     if not isinstance(tile.init, Store):
         return False
@@ -115,8 +115,8 @@ def _adds_up(tile: Block) -> bool:
 
 
 def _sums_taken(func: PrimFunc, sums: Block, made: Block, last: Block) -> Places | None:
-    """The iterations of `sums` in terms of those of `last`, for the sum that it takes; None where
-    blocks in between do more than copy, or where something else takes sums, too."""
+    """The iterations of `sums` in terms of those of `last`, for the sum that `last` reads. None
+    where blocks in between do more than copy, or where other blocks read the sums."""
     leaves = _leaves(func)
     reader, block = last, made
     known: Places = {i.var: i.var for i in last.iters}
@@ -158,9 +158,8 @@ def _leaves(func: PrimFunc) -> list[Block]:
 
 
 def _known_before(func: PrimFunc, buffer: Buffer, sums: Block) -> bool:
-    """Whether a buffer is an input, or whole before the loops around `sums` begin."""
-    root = block_at([func.body])
-    parts = root.body.stmts if isinstance(root.body, Seq) else (root.body,)
+    """Whether a buffer is an input, or all written before the loops around `sums` begin."""
+    parts = stmts_of(root_block(func).body)
     blocks = [[s for s in statements(part) if isinstance(s, Block)] for part in parts]
     before = next(n for n, found in enumerate(blocks) if any(b is sums for b in found))
     return not any(buffer in _written(b) for found in blocks[before:] for b in found)
@@ -175,7 +174,7 @@ def _read(block: Block) -> set[Buffer]:
 
 
 def _found(sums: Block, last: Block, taken: Places) -> Places:
-    """The iterations of `last` that are iterations of `sums`, as those."""
+    """The iterations of `last` that equal an iteration of `sums`, each with that one."""
     extents = {i.var: i.extent for i in last.iters}
     found: Places = {}
     for i in sums.iters:
@@ -208,8 +207,8 @@ def _fits(row: object, iterations: int, reduced: int) -> bool:
 
 
 def _verify(places: Places, sums: Block, last: Block, taken: Places | None) -> None:
-    """Raises ScheduleError unless every sum begins with what the iteration that takes it adds, and
-    every sum with something."""
+    """Raises ScheduleError unless `places` is right for every sum that is read, and in range for
+    all sums."""
     if taken is None:
         refuse(
             PRIMITIVE, f"'{last.name}' does not take the sums of '{sums.name}' as they are", last
@@ -233,13 +232,13 @@ def _range(extent: Expr) -> Bounds:
 
 
 def _readers(value: Expr, buffer: Buffer) -> int:
-    """In how many places a load of the buffer stands, in all of value."""
+    """How many places of value load the buffer."""
     places = [value, *(c for n in walk(value) for c in children(n))]
     return sum(isinstance(c, Load) and c.buffer is buffer for c in places)
 
 
 def _terms(e: Any, sums: Buffer) -> tuple[Load, Load] | None:
-    """(sums, bias) where e is their sum, of loads."""
+    """(load of sums, load of bias) where e adds the two."""
     match e:
         case Binary("+", Load() as a, Load() as b):
             for x, y in ((a, b), (b, a)):

@@ -74,7 +74,7 @@ def _from_text(text: str, primitive: str, at: Stmt | None) -> IndexMap:
     try:
         tree = ast.parse(text.strip(), mode="eval")
         code = compile(tree, "index map", "eval") if _is_map(tree.body) else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of deep ones, the last two
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deep texts
         code = None
     if code is None:
         refuse(
@@ -193,8 +193,7 @@ def _image(
     if total > MOST_CHECKED:
         refuse(primitive, f"{what} has {total} elements, too many to check the index map on", at)
     places = evaluate_grid(variables, shape, results)
-    flat = np.ravel_multi_index(places, image) if image else np.zeros(1, np.int64)
-    if len(np.unique(flat)) != total:
+    if len(np.unique(np.ravel_multi_index(places, image))) != total:
         refuse(primitive, f"the index map of {what} sends two elements to one place", at)
     return image
 
@@ -257,8 +256,8 @@ def _inverse(
     inside: Sequence[Var],
     image: Sequence[int],
 ) -> list[Expr]:
-    """Each old iteration in terms of the results: sums of results times constants are tried, found
-    from the map's values and checked on the whole domain."""
+    """Each old iteration in terms of the results: a linear combination of the results is fitted to
+    the map's values, and checked on the whole domain."""
     places = np.stack(evaluate_grid(variables, shape, results)).reshape(len(results), -1)
     grid = np.indices(shape).reshape(len(shape), -1)
     ranges: dict[Var, Bounds] = {v: (0, n - 1) for v, n in zip(inside, image, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..arith import Ranges, bounds, equal, expr_bounds, linear, simplify_expr
+from ..arith import Ranges, bounds, equal, linear, simplify_expr, turn_range
 from ..arith.regions import Interval, region_under, union, union_all
 from ..ir import (
     Block,
@@ -34,9 +34,8 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import compare, loop_nest
+from ..ir.build import compare, loop_nest, stmts_of
 from ..ir.names import names_of
-from ..ir.nodes import Seq
 from ..ir.structural import content
 from .coverage import is_bounded_by_iterations, is_whole, turns_disjoint, written_box
 from .loops import require_independent
@@ -88,7 +87,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
                    target)  # fmt: skip
     func = with_allocs(replace(func, target, None), drop=[buffer])
 
-    elements: dict[bytes, Expr] = {}  # by what the loads of them say: each is computed once
+    elements: dict[bytes, Expr] = {}  # by the content of their loads: each is computed once
 
     @once
     def inlined(m: Any) -> Any:
@@ -113,7 +112,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     """B[v] = f(v); C[v] = g(B[v])   =>   C[v] = g(f(v)): the consumer joins its only producer.
 
-    Where C is the smaller, the block runs under the predicate that v is within C.
+    If C is smaller, the block runs under the predicate that v is within C.
     """
     primitive = "reverse_compute_inline"
     target = block_at(find_leaf(func, block, primitive))
@@ -174,8 +173,7 @@ def _elementwise(
         )
     store = block.body
     args = tuple(i for i in store.indices if isinstance(i, Var))
-    zeros = [i for i in store.indices if not isinstance(i, Var)]
-    if zeros or len(set(args)) != len(args):
+    if len(set(args)) != len(store.indices):
         refuse(
             primitive, f"block '{block.name}' writes at indices that are no plain iterations", block
         )
@@ -190,10 +188,10 @@ def _elementwise(
 
 
 def compute_at(func: PrimFunc, block: str, loop: str, whole: Sequence[int] = ()) -> PrimFunc:
-    """Moves a producer into a loop of its consumers: each turn computes what that turn needs; of
-    the block's iterations with the numbers `whole`, all.
+    """Moves a producer into a loop of its consumers: each turn computes what that turn needs.
+    Iterations with the numbers in `whole` run completely.
 
-    What it writes may be an argument where the turns need each of its elements exactly once.
+    The block may write an argument if the turns need each of its elements exactly once.
     """
     primitive = "compute_at"
     target, position = _movable(primitive, func, block, loop)
@@ -239,7 +237,8 @@ def compute_at(func: PrimFunc, block: str, loop: str, whole: Sequence[int] = ())
 
 
 def _require_each_once(func: PrimFunc, block: str, write: Region, loop: For) -> None:
-    """Where it stands now, the block writes each element of an argument exactly once."""
+    """Refuses unless the block, where it is now, writes each element of an argument exactly
+    once."""
     path = find_block(func, block, "compute_at")
     target, around = block_at(path), loops_of(path)
     found = written_box(target, write, around, {})
@@ -309,7 +308,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 def _require_finished(
     primitive: str, func: PrimFunc, producer: Block, position: list[Stmt]
 ) -> None:
-    """In each turn of the loop, the producer writes whole elements."""
+    """Refuses unless the producer finishes its elements in each turn of the loop."""
     if not (is_complete(func, producer) or is_reduction(func, producer)):
         refuse(primitive, f"block '{producer.name}' writes only a part of what is read", producer)
     reduced = bound_to(producer, "reduce")
@@ -404,7 +403,7 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
 
 def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) -> bool:
     """Whether the producer, outside the loop, has run as far as the consumer needs when the loop
-    begins: it stands before, and every loop around both is around the consumer already."""
+    begins: it stands before the loop, and every loop around both is around the consumer, too."""
     order = [s for s in statements(func.body) if s is producer or s is loop]
     if order[0] is not producer:
         return False
@@ -415,7 +414,7 @@ def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) ->
 def _box(
     func: PrimFunc, outer: For, block: Block, region: Any, ranges: dict[Var, Any]
 ) -> list[Interval]:
-    """What `region` of a block below `outer` covers in one turn of `outer`."""
+    """The box that `region` of a block below `outer` covers in one turn of `outer`."""
     path = path_of(func, block)
     loops = loops_of(path)
     inner = loops[loops.index(outer) + 1 :]
@@ -470,7 +469,7 @@ def _insert(
     when: Sequence[Expr] = (),
 ) -> PrimFunc:
     """Puts the block, in loops over its domain and under the conditions `when`, into `outer`: after
-    the last writer of what it reads, before the first reader of what it writes."""
+    the last writer of its inputs, before the first reader of its outputs."""
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []
@@ -484,8 +483,7 @@ def _insert(
             stem = f"ax{len(loops)}" if i.kind == "spatial" else i.var.name.removeprefix("v_")
             var = Var(names.fresh(stem), i.var.dtype)
             loops.append((var, extent))
-            high = expr_bounds(extent, known)[1]
-            known[var] = (0, None if high is None else high - 1)
+            known[var] = turn_range(extent, known)
             binding = simplify_expr(low + var, known)
         iters.append(IterVar(i.var, i.extent, i.kind, binding))
         below = linear(binding, known)
@@ -497,7 +495,7 @@ def _insert(
                 guards.append(simplify_expr(compare("<", binding, i.extent), known))
     moved = with_fields(block, iters=tuple(iters), predicate=all_of(*guards))
     nest = loop_nest(loops, moved)
-    body = list(outer.body.stmts) if isinstance(outer.body, Seq) else [outer.body]
+    body = list(stmts_of(outer.body))
     sources = {r.buffer for r in block.reads}
     results = {w.buffer for w in block.writes}
     after = max(

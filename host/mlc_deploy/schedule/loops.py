@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from ..arith import expr_bounds, simplify_expr
+from ..arith import expr_bounds, simplify_expr, turn_range
 from ..ir import (
     Block,
     Const,
@@ -37,11 +37,11 @@ from .tree import (
     blocks_in,
     bound_to,
     find_loop,
+    find_node,
     is_complete,
     is_reduction,
     loop_at,
     loops_of,
-    path_to,
     ranges_at,
     refuse,
     replace,
@@ -115,9 +115,8 @@ def split(
     for v, size in zip(inner, sizes, strict=True):
         index = index * size + v
     for v, size in zip(inner, sizes, strict=True):
-        high = expr_bounds(size, ranges)[1]
-        ranges[v] = (0, None if high is None else high - 1)
-    # loops of one turn stay in the index, so that as many loops follow from it whatever the factors
+        ranges[v] = turn_range(size, ranges)
+    # loops of one turn stay in the index: the number of loops must not depend on the factors
     units = {v for v, size in zip(inner, sizes, strict=True) if is_const(size, 1)}
     index = simplify_expr(index, {v: r for v, r in ranges.items() if v not in units})
     guard = simplify_expr(compare("<", index, target.extent), ranges)
@@ -143,8 +142,9 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
     """for i in range(n): for j in range(m): S
     =>   for i_j_fused in range(n*m): S[i := i_j_fused // m, j := i_j_fused % m]
 
-    Loops of one turn are 0, and the others are as if they alone were fused: where a later split
-    does not divide the turns, nothing but its guard says that a remainder is the turn itself.
+    Loops of one turn become 0, and the others are fused as if they were alone. Otherwise a useless
+    remainder would stay, and after a split that does not divide the turns only the guard would show
+    that it is useless.
     """
     if len(loops) < 2:
         refuse("fuse", "two loops or more are needed")
@@ -224,7 +224,8 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
 
 
 def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
-    """The instances of a block may run in any order: it is complete, a reduction, or its update."""
+    """Refuses unless a block's instances may run in any order: it is complete, a reduction, or its
+    update."""
     if is_complete(func, block) or is_reduction(func, block):
         return
     reduced = any(i.kind == "reduce" for i in block.iters)
@@ -237,8 +238,8 @@ def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
 def _require_init_first(
     primitive: str, block: Block, nest: Sequence[For], permuted: Sequence[For]
 ) -> None:
-    """In the other order too each element begins with its init: the loops that run through results
-    and reduction at once keep their order, and no turn computes an element again."""
+    """Refuses unless each element still begins with its init in the other order: loops through
+    results and reduction at once keep their order, and no turn computes an element again."""
     mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
     if [o for o in nest if o.var in mixed] != [o for o in permuted if o.var in mixed]:
         refuse(
@@ -286,7 +287,7 @@ def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
     if kind in ("parallel", "vectorized"):
         require_independent(primitive, func, target, kind)
     if kind == "vectorized":
-        inner = [s for s in _statements_below(target) if isinstance(s, For)]
+        inner = (s for s in statements(target.body) if isinstance(s, For))
         if any(s.kind == "vectorized" for s in inner):
             refuse(primitive, f"loop '{loop}' holds a vectorized loop already", target)
         if any(isinstance(n, Ramp) for n in walk(target.body)):
@@ -294,15 +295,11 @@ def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
     return replace(func, target, with_fields(target, kind=kind))
 
 
-def _statements_below(target: For) -> list[Stmt]:
-    return list(statements(target.body))
-
-
 def require_independent(
     primitive: str, func: PrimFunc, target: For, kind: ForKind | None = None
 ) -> None:
-    """Turns of the loop may run at once: no block below reduces over it, or writes what another
-    turn writes or reads (but for a buffer that lives within one turn)."""
+    """Refuses unless turns of the loop may run at once: no block below reduces over it, or writes
+    what another turn writes or reads. Buffers that live within one turn do not count."""
     if is_const(target.extent, 1):
         return
     for block in blocks_in(target.body):
@@ -338,12 +335,7 @@ def _private(func: PrimFunc, target: For, buffer: Any) -> bool:
 
 def add_unit_loop(func: PrimFunc, at: str) -> tuple[PrimFunc, str]:
     """S   =>   for u in range(1): S, around a block or a loop."""
-    path = path_to(
-        func,
-        lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at),
-    )
-    if path is None:
-        refuse("add_unit_loop", f"no loop or block '{at}'")
+    path = find_node(func, at, "add_unit_loop")
     var = Var(names_of(func).fresh("u"))
     return replace(func, path[-1], For(var, const(1), "serial", path[-1])), var.name
 

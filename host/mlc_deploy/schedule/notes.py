@@ -1,4 +1,4 @@
-"""Primitives that note something on loops and blocks, for lowering to heed."""
+"""Primitives that annotate loops and blocks for lowering."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from typing import Any
 
 from ..ir import Block, Buffer, For, PrimFunc, Stmt, with_fields
 from ..ir.pragmas import DIM_ALIGN, DOUBLE_BUFFER, align_defect, defect
-from .tree import block_at, blocks_in, find_block, path_to, readers, refuse, replace
+from .tree import block_at, blocks_in, find_block, find_node, readers, refuse, replace
 
 
 def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
     """Adds (or with None removes) an annotation of a loop or block."""
-    path = path_to(
-        func,
-        lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at),
-    )
-    if path is None:
-        refuse("annotate", f"no loop or block '{at}'")
+    path = find_node(func, at, "annotate")
     target = path[-1]
     assert isinstance(target, (Block, For))
     why, mend = defect(key, value) if value is not None else ("", "")
@@ -31,7 +26,8 @@ def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
 
 
 def _require_turns(func: PrimFunc, path: list[Stmt], block: Block, index: int) -> None:
-    """A loop runs around the block and all that reads the scratch buffer which it writes."""
+    """Refuses unless a loop is around the block and all readers of the scratch buffer that it
+    writes."""
     buffer = _scratch("double_buffer", func, block, index)
     around = [s for s in path if isinstance(s, For)]
     users = [b for b in readers(func, buffer) if b is not block]
@@ -63,8 +59,8 @@ def _scratch(primitive: str, func: PrimFunc, block: Block, index: int) -> Buffer
 def storage_align(
     func: PrimFunc, block: str, index: int, axis: int, factor: int, offset: int
 ) -> PrimFunc:
-    """Notes on a block that, of the scratch buffer number `index` that it writes, the stride of
-    dimension `axis` is to be a multiple of `factor` plus `offset`, in elements."""
+    """Annotates a block: in the scratch buffer number `index` that it writes, the stride of
+    dimension `axis` becomes a multiple of `factor` plus `offset`, in elements."""
     primitive = "storage_align"
     target = block_at(find_block(func, block, primitive))
     buffer = _scratch(primitive, func, target, index)

@@ -36,7 +36,7 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import compare, conjuncts, loop_nest
+from ..ir.build import MIRRORED, compare, conjuncts, loop_nest
 from ..ir.names import Names, block_names_of, names_of
 from .tree import (
     block_at,
@@ -58,8 +58,8 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
     """for i, j: P[i, j] = x[i-1, j-1] if inside(i, j) else c
     =>   for i, j: P[i, j] = c;   for i, j inside: P[i, j] = x[i-1, j-1]
 
-    The first block, `<block>_pad_const`, fills what one turn of `loop` writes and stands before it;
-    the block itself copies the part inside, over loops no longer than the part.
+    The first block, `<block>_pad_const`, fills all that one turn of `loop` writes. The block itself
+    then copies the inside, in loops as long as the inside.
     """
     primitive = "decompose_padding"
     path = find_leaf(func, block, primitive)
@@ -121,7 +121,7 @@ def _bound(part: Expr) -> tuple[Var, int, int] | None:
     ((atom, step),) = form.terms.items()
     if not isinstance(atom, Var) or step not in (1, -1):
         return None
-    op = part.op if step == 1 else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[part.op]
+    op = part.op if step == 1 else MIRRORED[part.op]
     at = -form.constant * step  # atom op at
     match op:
         case "<":

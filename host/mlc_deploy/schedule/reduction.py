@@ -15,7 +15,6 @@ from ..ir import (
     IterVar,
     Load,
     PrimFunc,
-    Seq,
     Stmt,
     Store,
     Var,
@@ -29,7 +28,7 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import loop_nest
+from ..ir.build import loop_nest, stmts_of
 from ..ir.names import Names, block_names_of, names_of
 from .coverage import conditions, turns_disjoint
 from .tree import (
@@ -183,13 +182,9 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     rf = with_fields(rf, name=block_names_of(func).fresh(f"{target.name}_rf"))
     final = _final_nest(target, outer, partial, out, factor_axis, place, combine, names)
     func = replace(func, target, rf)
-    top = next(s for s in _top_level(func) if any(b is rf for b in blocks_in(s)))
+    tops = stmts_of(root_block(func).body)
+    top = next(s for s in tops if any(b is rf for b in blocks_in(s)))
     return with_allocs(replace(func, top, seq([top, final])), add=[partial]), rf.name
-
-
-def _top_level(func: PrimFunc) -> tuple[Stmt, ...]:
-    body = root_block(func).body
-    return body.stmts if isinstance(body, Seq) else (body,)
 
 
 def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]]:
@@ -207,12 +202,12 @@ def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]
 def _require_every_part_begins(
     primitive: str, block: Block, outer: For, nest: Sequence[For]
 ) -> None:
-    """The predicate lets every part's first step run, so that every part has its init."""
+    """Refuses unless the predicate lets every part's first step run: the init comes with it."""
     if is_const(block.predicate, True):
         return
     reduced = bound_to(block, "reduce") - {outer.var}
     first = substitute(block.predicate, {v: const(0, v.dtype) for v in reduced})
-    ranges = loop_ranges(list(nest))
+    ranges = loop_ranges(nest)
     for condition in conditions(with_fields(block, predicate=first)):
         if outer.var in vars_in(condition) and not is_const(simplify_expr(condition, ranges), True):
             refuse(
@@ -259,8 +254,9 @@ def _partial_block(
 
 
 def _neutral(block: Block, combine: str) -> Expr:
-    """What each part begins with. The block's own init counts once: for "+" and "*" it stays in the
-    block that takes the parts together. For "min" and "max" it may count any number of times."""
+    """The initial value of each part. The block's own init counts once: for "+" and "*" it stays in
+    the block that takes the parts together. For "min" and "max" it may count any number of
+    times."""
     begin = _init(block)
     match combine:
         case "+":

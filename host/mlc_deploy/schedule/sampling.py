@@ -1,8 +1,8 @@
-"""What a tuner chooses: tile sizes, categories, places to compute at. Random by a seed."""
+"""A tuner's choices: tile sizes, categories, places to compute at. Random by a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
-LONGEST = 1 << 31  # of a loop to be tiled: its divisors are tried up to the root
+LONGEST = 1 << 31  # turns of a loop to tile: divisors are tried up to the root
 
 
 class Chooser:
-    """Who decides at the sampling primitives: chance, by a seed.
+    """Decides at the sampling primitives: here by chance, from a seed.
 
-    Subclasses decide in other ways. One that `searches` also decides where scheduling functions
-    offer a choice beside their own (Schedule.choice).
+    Subclasses decide in other ways. One that `searches` also decides in Schedule.choice.
     """
 
     searches = False
@@ -33,7 +32,7 @@ class Chooser:
         self.random = random or Random()
 
     def choose(self, options: Sequence[Any], weights: Sequence[float] | None = None) -> int:
-        """The number of the option that is taken, by weights (all equal where None)."""
+        """The number of the chosen option, by weights (None: all equal)."""
         if weights is None:
             return self.random.randrange(len(options))
         return self.random.choices(range(len(options)), weights)[0]
@@ -43,14 +42,14 @@ class Chooser:
         return default
 
     def note(self, sch: Schedule) -> None:
-        """A schedule that asks this chooser has come about."""
+        """Called with each schedule that asks this chooser."""
 
     def maker(self, func: PrimFunc) -> Schedule | None:
         """The schedule that made the function, where the chooser knows one."""
         return None
 
     def copy(self) -> Chooser:
-        """One with the same choices to come."""
+        """A chooser with the same choices to come."""
         other = Chooser()
         other.random.setstate(self.random.getstate())
         return other
@@ -61,7 +60,7 @@ _IN_FORCE: ContextVar[Chooser | None] = ContextVar("chooser", default=None)
 
 @contextmanager
 def deciding(chooser: Chooser) -> Iterator[None]:
-    """Schedules that are made meanwhile without a seed ask this chooser."""
+    """Schedules that are made without a seed meanwhile ask this chooser."""
     token = _IN_FORCE.set(chooser)
     try:
         yield
@@ -99,7 +98,7 @@ def perfect_tile(
     max_innermost_factor: int,
     decision: Sequence[int] | None,
 ) -> list[int]:
-    """n factors whose product is the loop's extent, each factorization as likely as another."""
+    """n factors whose product is the loop's extent; all factorizations are equally likely."""
     primitive = "sample_perfect_tile"
     target = loop_at(find_loop(func, loop, primitive))
     if not isinstance(target.extent, Const):
@@ -120,7 +119,7 @@ def perfect_tile(
 
 
 def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[int]:
-    """A given decision; where it was made for another extent, its inner factors are kept as far as
+    """A given decision. If it was made for another extent, its inner factors are kept as far as
     they divide."""
     if len(decision) != n:
         refuse(
@@ -140,7 +139,7 @@ def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[
 def categorical(
     chooser: Chooser, candidates: Sequence[int], probs: Sequence[float], decision: int | None
 ) -> int:
-    """The number of the candidate that is taken."""
+    """The number of the chosen candidate."""
     primitive = "sample_categorical"
     if not candidates or len(candidates) != len(probs):
         refuse(primitive, f"{len(candidates)} candidates with {len(probs)} probabilities")
@@ -162,9 +161,11 @@ def compute_location(
     options = [-2, -1, *range(len(loops))]
 
     def allowed(n: int) -> bool:
-        return n == -1 or (_can_inline(sch, block) if n == -2 else _accepts(sch, block, loops[n]))
+        if n == -2:
+            return _succeeds(sch.copy().compute_inline, block)
+        return n == -1 or _succeeds(sch.copy().compute_at, block, loops[n])
 
-    if decision is None:  # each place is tried when its turn comes, since trying takes long
+    if decision is None:  # a place is tried only once it is chosen, since trying takes long
         while True:
             choice = options[chooser.choose(options)]
             if allowed(choice):
@@ -176,17 +177,9 @@ def compute_location(
     return choice, loops[choice] if choice >= 0 else None
 
 
-def _accepts(sch: Schedule, block: str, loop: str) -> bool:
+def _succeeds(primitive: Callable[..., object], *args: str) -> bool:
     try:
-        sch.copy().compute_at(block, loop)
-    except ScheduleError:
-        return False
-    return True
-
-
-def _can_inline(sch: Schedule, block: str) -> bool:
-    try:
-        sch.copy().compute_inline(block)
+        primitive(*args)
     except ScheduleError:
         return False
     return True

@@ -1,7 +1,7 @@
-"""The TensorIR face of the engine: a mutable handle on an immutable PrimFunc.
+"""The engine as in TensorIR: a mutable handle on an immutable PrimFunc.
 
-Every primitive is a function from PrimFunc to PrimFunc in a module beside this one. Handles are the
-names of loops and blocks, which are unique and derived deterministically. What is done is recorded
+Every primitive is a function from PrimFunc to PrimFunc in another file of this folder. Handles are
+the names of loops and blocks, which are unique and deterministic. The calls are recorded
 (trace.py).
 """
 
@@ -27,9 +27,9 @@ from .tree import (
     block_at,
     blocks_in,
     find_block,
+    find_node,
     loops_of,
     nearest,
-    path_to,
     readers,
     refuse,
     writers,
@@ -45,8 +45,8 @@ def primitive(
     method: Callable[Concatenate[Schedule, P], R],
 ) -> Callable[Concatenate[Schedule, P], R]:
     """Records a method's calls in the trace, once they have succeeded."""
-    names: list[str] = []  # of parameters that are given one by one
-    rest = ""  # of the one that takes all the others, which comes last
+    names: list[str] = []  # of plain parameters
+    rest = ""  # of the parameter that takes all others, if there is one
     for name, parameter in list(signature(method).parameters.items())[1:]:
         if parameter.kind is parameter.VAR_POSITIONAL:
             rest = name
@@ -90,9 +90,8 @@ class Schedule:
     """Applies primitives to one function at a time. A primitive either succeeds, or raises
     ScheduleError and changes nothing.
 
-    mod: a PrimFunc, or an IRModule of which `func` is scheduled until `work_on`, or a handle of
-    another function, says otherwise. seed: for the sampling primitives; the same seed gives the
-    same trace.
+    mod: a PrimFunc, or an IRModule. Of a module, `func` is scheduled until `work_on` or a handle
+    selects another function. seed: for the sampling primitives; the same seed gives the same trace.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Schedule:
         self._several = self._module is not None and len(self._module.functions) > 1
         chooser = sampling.in_force() if seed is None else None
         self._chooser = chooser or Chooser(Random(seed))
-        # What another schedule made, in the same search, this one goes on with.
+        # In a search, this schedule continues the one that made the function.
         maker = self._chooser.maker(self._func)
         self._recorder: Recorder = Recorder() if maker is None else maker._recorder.copy()
         self._chooser.note(self)
@@ -120,11 +119,11 @@ class Schedule:
 
     @property
     def trace(self) -> Trace:
-        """What has been done so far."""
+        """The instructions so far."""
         return self._recorder.trace()
 
     def copy(self) -> Schedule:
-        """A schedule of its own in the same state, with the same random numbers to come."""
+        """An independent schedule in the same state, with the same random numbers to come."""
         other = Schedule(self._module or self._func, func=self._func.name)
         other._func = self._func
         other._chooser = self._chooser.copy()
@@ -136,7 +135,7 @@ class Schedule:
         print(self._func)
 
     def perform(self, name: str, arguments: dict[str, Any]) -> Any:
-        """The primitive `name` with arguments by name, as a trace has them."""
+        """Calls the primitive `name` with arguments as a trace has them."""
         if name not in PRIMITIVES:
             refuse("trace", f"no primitive '{name}'")
         positional = [v for key, given in arguments.items() if key[0] == "*" for v in given]
@@ -149,7 +148,7 @@ class Schedule:
         self._func = verify_each(func, primitive)
 
     def _work_where(self, arguments: Iterable[Any]) -> None:
-        """Turns to the function that the handles among a primitive's arguments are of."""
+        """Turns to the function of the handles among a primitive's arguments."""
         if self._several:
             handles = [a for a in arguments if isinstance(a, (BlockRV, LoopRV))]
             of = dict.fromkeys(f for h in handles if (f := getattr(h, "func", None)) is not None)
@@ -171,12 +170,12 @@ class Schedule:
 
     @primitive
     def work_on(self, func_name: str) -> None:
-        """Names of blocks and loops are those of this function of the module from now on."""
+        """Names of blocks and loops refer to this function of the module from now on."""
         self._turn_to(func_name)
 
     @primitive
     def get_block(self, name: str, func_name: str | None = None) -> BlockRV:
-        """A block by its name, in the function that is worked on, or in another of the module."""
+        """A block by its name, in the current function or in another of the module."""
         self._turn_to(func_name or "")
         return BlockRV(block_at(find_block(self._func, name, "get_block")).name)
 
@@ -188,12 +187,7 @@ class Schedule:
     @primitive
     def get_child_blocks(self, at: str) -> list[BlockRV]:
         """The blocks right inside a loop or block."""
-        path = path_to(
-            self._func, lambda s: isinstance(s, (For, Block)) and s.name == at and bool(at)
-        )
-        if path is None:
-            refuse("get_child_blocks", f"no loop or block '{at}'")
-        node = path[-1]
+        node = find_node(self._func, at, "get_child_blocks")[-1]
         assert isinstance(node, (For, Block))
         return [BlockRV(b.name) for b in blocks_in(node.body)]
 
@@ -220,7 +214,7 @@ class Schedule:
         ]
 
     def get_blocks(self) -> list[BlockRV]:
-        """All blocks in program order, the root apart."""
+        """All blocks in program order, without the root."""
         return [BlockRV(b.name) for b in blocks_in(self._func.body)]
 
     def block(self, name: str) -> Block:
@@ -258,8 +252,8 @@ class Schedule:
         return result
 
     def choice(self, default: int, candidates: Sequence[int]) -> int:
-        """`default`; or, where a tuner searches, one of the candidates (default is one of them),
-        as sample_categorical has it. So a schedule that is written by hand is a space, too."""
+        """`default`, which is one of the candidates; in a tuner's search, any candidate, recorded
+        as sample_categorical. So a hand-written schedule is a search space, too."""
         if not self._chooser.searches or len(candidates) < 2:
             return default
         chosen = self._chooser.prefer(candidates, list(candidates).index(default))
@@ -328,11 +322,11 @@ class Schedule:
 
     @primitive
     def unroll(self, loop: str) -> None:
-        """The loop is written out."""
+        """The loop's turns are written out."""
         self._mark(loop, "unrolled")
 
     def bind(self, loop: str, thread_axis: object) -> NoReturn:
-        """Refused: threads of a GPU are none of a CPU's."""
+        """Refused: a CPU has no threads of a GPU."""
         why, mend = no_thread(thread_axis)
         refuse("bind", why, self.loop(loop), mend)
 
@@ -346,12 +340,12 @@ class Schedule:
 
     @primitive
     def annotate(self, at: str, key: str, value: Any) -> None:
-        """Notes something on a loop or block."""
+        """Adds an annotation to a loop or block."""
         self._set(notes.annotate(self._func, at, key, value), "annotate")
 
     @primitive
     def unannotate(self, at: str, key: str) -> None:
-        """Takes a note away."""
+        """Removes an annotation."""
         self._set(notes.annotate(self._func, at, key, None), "unannotate")
 
     # -------------------------------------------------------------------------------- blocks
@@ -439,7 +433,7 @@ class Schedule:
 
     @primitive
     def tune_for(self, cpu: str) -> None:
-        """LLVM schedules instructions as for this CPU, whatever the target's is."""
+        """LLVM schedules instructions for this CPU, whatever the target's CPU is."""
         attrs = {**self._func.attrs, TUNE_CPU: cpu}
         self._set(with_fields(self._func, attrs=attrs), "tune_for")
 

@@ -1,9 +1,9 @@
-"""TE's stages on the engine: what was recorded on them (te/stage.py) becomes calls of primitives.
+"""TE's stages on the engine: their recorded calls (te/stage.py) become calls of primitives.
 
-Consumers come first: a stage computed at an axis of another gets loops over what one turn needs, in
-the order of its axes, and what was asked of its axes applies to those. An axis over which one turn
-needs a single element has no loop; what was asked of it falls away. Reductions get their init in
-front of the outermost loop that reduces. Kinds of loops come last, when all is in its place.
+Consumers come first. A stage computed at an axis of another gets loops over what one turn needs, in
+the order of its axes; calls on its axes apply to these loops. An axis of which one turn needs a
+single element has no loop, and calls on it are dropped. A reduction's init goes in front of the
+outermost loop that reduces. Kinds of loops come last, when all is in its place.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class _Replay:
             self.loops[axis] = found.pop().name if found else None
 
     def position(self, stage: Stage) -> str | None:
-        """The loop that the stage is computed in: that of its parent's axis, or, where this has
-        none, the next one outside."""
+        """The loop that the stage is computed in: the loop of its parent's axis or, where the axis
+        has none, the next loop outside."""
         place = stage.place
         if place.parent is None or place.axis is None:
             return None
@@ -200,9 +200,9 @@ class _Replay:
         self.loops[step.outer], self.loops[step.inner] = self.sch.split(loop, factors)
 
     def decompose(self, stage: Stage) -> str | None:
-        """Puts a reduction's init in front of the loops that reduce; the block of the init. None
-        where it stays within the block: an intrinsic over all these loops has it within, and the
-        engine does not move it out of loops of which it cannot tell that they run it once."""
+        """Puts a reduction's init in front of the loops that reduce, and gives its block. None
+        where the init stays in the block: for an intrinsic over all these loops, and where the
+        engine cannot prove that these loops run it once."""
         for axis in stage.leaf_iter_vars:
             if any(isinstance(m, Tensorize) and m.axis is axis for m in stage.marks):
                 return None
@@ -215,8 +215,8 @@ class _Replay:
         return None
 
     def mark(self, stage: Stage, init: str | None) -> None:
-        """Kinds of loops, annotations, intrinsics. The init's loops over results are of the same
-        kind as those that they are copies of."""
+        """Kinds of loops, annotations, intrinsics. The init's loops have the kinds of the loops
+        that they copy."""
         for mark in stage.marks:
             loop = self.loops[mark.axis]
             if loop is None:
@@ -238,8 +238,8 @@ class _Replay:
                         self.declared(stage, loop, init, registered_parts(intrin))
 
     def declared(self, stage: Stage, loop: str, init: str | None, parts: Parts) -> None:
-        """A declared intrinsic: the whole where the loop holds all of the reduction, else what adds
-        to it, and sets it to 0 before."""
+        """A declared intrinsic: its whole where the loop holds all of the reduction, else its
+        update, with its reset before."""
         block = self.sch.block(self.blocks[stage])
         whole = block.init is not None or all(i.kind == "spatial" for i in block.iters)
         name = parts.whole if whole else parts.update
@@ -256,7 +256,7 @@ class _Replay:
             self.sch.tensorize(copy, parts.reset)
 
     def ask(self, stage: Stage) -> None:
-        """What the stage asks of its buffer."""
+        """Requests the alignment and doubling of the stage's buffer."""
         block = self.blocks[stage]
         for align in stage.aligned:
             with _blamed(stage, align.at):
@@ -281,7 +281,7 @@ class _Replay:
 
 @contextmanager
 def _blamed(stage: Stage, at: str) -> Iterator[None]:
-    """What the engine refuses is about this stage and the user's line `at`."""
+    """Adds this stage and the user's line `at` to what the engine refuses."""
     try:
         yield
     except ScheduleError as error:

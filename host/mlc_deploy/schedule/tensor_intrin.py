@@ -1,8 +1,8 @@
-"""Tensor intrinsics: what an instruction computes, as a loop nest, beside how it is written.
+"""Tensor intrinsics: what an instruction computes, as a loop nest, and how it is written.
 
-The description is what tensorize looks for, and what tests hold the implementation against; its
-shapes are those of one use. The implementation reads and writes the description's own buffers, in
-vectors: the last index of an access is a Ramp, or several indices are vectors together.
+tensorize looks for the description, and tests check the implementation against it. Its shapes are
+those of one use. The implementation reads and writes the description's own buffers, in vectors: the
+last index of an access is a Ramp, or several indices are vectors together.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Features = Mapping[str, frozenset[str]]
 class TensorIntrin:
     """One way to use an instruction (or a few).
 
-    described: the description, or what makes it when it is asked for first: loops around one block
-    with one store. With an init it computes its output anew, without one it adds to it. A parameter
-    is contiguous unless its strides are variables: then its rows may lie anywhere.
+    described: the description, or a function that makes it on first use: loops around one block
+    with one store. With an init it overwrites its output, without one it adds to it. A parameter is
+    contiguous unless its strides are variables: then its rows may lie anywhere.
     implementation: the statements, given the description's buffers; or a PrimFunc with the same
     parameters. Only stores: no loops.
-    features: per machine, what its CPU must have, by LLVM's names. instruction: what assembly must
-    show, as a regular expression. domains: values of a parameter for which both agree, where that
-    is not all of them.
+    features: per machine, the CPU features that it needs, by LLVM's names. instruction: a regular
+    expression that the assembly must match. domains: the values of a parameter for which both
+    agree, if not all.
     """
 
     name: str
@@ -106,7 +106,7 @@ class TensorIntrin:
         )
 
     def check(self) -> None:
-        """Raises ScheduleError where description or implementation have another form."""
+        """Raises ScheduleError for a malformed description or implementation."""
         _, block = self.nest
         for s in (block.body, *statements(self.statements)):
             if isinstance(s, Store) and dtype_of(s.value.dtype).scalar != s.buffer.dtype:
@@ -157,8 +157,8 @@ def accumulating(description: PrimFunc) -> PrimFunc:
 
 
 def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
-    """The description where what the first index of the named parameters gives, a row of two
-    dimensions, may lie anywhere in memory."""
+    """The description, but rows of the named two-dimensional parameters may lie anywhere in
+    memory."""
     loose = {
         b: b.replace(strides=(Var(f"{b.name}_s0"), *strides_of(b)[1:]))
         for b in description.buffers
@@ -169,7 +169,7 @@ def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
 
 
 # ---------------------------------------------------------------------------------------- registry
-# The operator library puts its own in (ops/__init__.py), users theirs.
+# The operator library registers its intrinsics (ops/__init__.py), users theirs.
 
 _REGISTRY: dict[str, TensorIntrin] = {}
 
@@ -177,8 +177,8 @@ _REGISTRY: dict[str, TensorIntrin] = {}
 def register_intrin(
     intrin: TensorIntrin, override: bool = False, *, checked: bool = False
 ) -> TensorIntrin:
-    """Makes an intrinsic known by its name. Raises ScheduleError for a taken name (unless it is to
-    be replaced), and for a description or implementation of another form, unless checked before."""
+    """Registers an intrinsic by its name. Raises ScheduleError for a taken name, unless override,
+    and for a malformed description or implementation, unless checked before."""
     if intrin.name in _REGISTRY and not override:
         raise ScheduleError(
             f"an intrinsic '{intrin.name}' is registered already", mend="override=True replaces it"
@@ -206,13 +206,13 @@ def registered_intrins() -> tuple[TensorIntrin, ...]:
 
 
 def machine_of(call: str) -> str | None:
-    """The machine whose intrinsic of LLVM this is; None for those that every machine has."""
+    """The machine of an LLVM intrinsic; None for those that every machine has."""
     return MACHINES.get(call.split(".")[1])
 
 
 def features_for(call: str) -> frozenset[str] | None:
-    """What a CPU must have for an intrinsic of LLVM: what every registered intrinsic that calls it
-    asks for. None for one that none calls."""
+    """The CPU features that an LLVM intrinsic needs: those common to all registered intrinsics that
+    call it. None where none calls it."""
     machine = machine_of(call)
     asked = [i.features for i in _REGISTRY.values() if call in i.calls]
     if not asked:

@@ -1,8 +1,8 @@
 """tensorize: a block that computes what an intrinsic describes becomes the intrinsic's statements.
 
-Block and description match when they are the same up to names, to the order of sums and products,
-and to where their buffers begin: an access of the block is a base, free of the loops inside, plus
-the description's index in the buffer's last dimensions.
+Block and description match if they differ only in names, in the order of sums and products, and in
+where their buffers begin. An access of the block is then a base, free of the loops inside, plus the
+description's index in the buffer's last dimensions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from ..ir import (
     once,
     rebuild,
     same_expr,
-    statements,
     substitute,
     with_fields,
 )
@@ -51,8 +50,7 @@ from .tree import (
     block_at,
     bound_to,
     find_block,
-    nearest,
-    path_to,
+    find_node,
     ranges_at,
     refuse,
     replace,
@@ -60,9 +58,9 @@ from .tree import (
 )
 
 PRIMITIVE = "tensorize"
-INTRIN = "tensor_intrin"  # the annotation of a block that says which one it became
+INTRIN = "tensor_intrin"  # a block's annotation: the intrinsic that it became
 COMMUTATIVE = ("+", "*", "min", "max", "&", "|", "^", "and", "or")
-MOST_OPERANDS = 64  # of a chain: a power of data may be one of any length, an instruction is not
+MOST_OPERANDS = 64  # of a chain: powers of data may be longer, instructions are not
 Base = tuple[Buffer, tuple[Expr, ...]]  # where a parameter of the description lies
 
 
@@ -81,10 +79,7 @@ def tensorize(func: PrimFunc, at: str, intrin: str) -> tuple[PrimFunc, str]:
     name. Raises ScheduleError saying what differs where block and description do not match.
     """
     found = get_intrin(intrin)
-    path = path_to(func, lambda s: isinstance(s, (For, Block)) and s.name == at)
-    if path is None:
-        names = [s.name for s in statements(func.body) if isinstance(s, (For, Block))]
-        refuse(PRIMITIVE, f"no loop or block '{at}'", mend=nearest(at, names))
+    path = find_node(func, at, PRIMITIVE)
     name = at
     if isinstance(path[-1], For):
         func, name = blockize(func, at, PRIMITIVE)
@@ -113,7 +108,7 @@ def tensorize(func: PrimFunc, at: str, intrin: str) -> tuple[PrimFunc, str]:
 
 
 def _without_reduction(block: Block, func: PrimFunc) -> Block:
-    """The block without its reduce iterations, of one step each: it is complete by itself."""
+    """The block without its reduce iterations, which have one step each. It is complete then."""
     spatial = tuple(i for i in block.iters if i.kind == "spatial")
     if not spatial:
         var = Var(names_of(func).fresh("vu"))
@@ -210,8 +205,8 @@ def _match_inits(match: _Match, leaf: Block, block: Block) -> None:
 
 
 def _renamed(match: _Match, loops: list[For], wanted: Store, inner: list[For]) -> Store:
-    """The description's store in the block's loops, which must be as many and as long; loops of
-    one turn do not count. They become the loops that the match is about."""
+    """The description's store in terms of the block's loops, which become the loops of the match.
+    There must be as many, with equal extents; loops of one turn do not count."""
     first = {o.var: const(0, o.var.dtype) for o in loops if is_const(o.extent, 1)}
     ours = [o for o in loops if o.var not in first]
     theirs = [o for o in inner if not is_const(o.extent, 1)]
@@ -358,8 +353,8 @@ class _Match:
         return linear(a, self.ranges) == linear(b, self.ranges)
 
     def base_of(self, n: int, found: Expr, wanted: Expr, name: str) -> Expr:
-        """What an index is beyond the description's, free of the inner loops; data that are part of
-        both must be the same."""
+        """An index minus the description's, which must be free of the inner loops. Data in both
+        must be the same."""
         got, want = linear(found, self.ranges), linear(wanted, self.ranges)
         for atom, coefficient in tuple(want.terms.items()):
             if not isinstance(atom, Opaque) or not any(True for _ in loads(atom.expr)):
@@ -369,9 +364,7 @@ class _Match:
             if data is None:
                 raise self.differs(f"index {n} of '{name}' is {found}, without {wanted}")
             self.value(atom.expr, data.expr)
-            got, want = (
-                f.plus(Linear(0, {a: coefficient}), -1) for f, a in ((got, data), (want, atom))
-            )
+            got, want = got.without(data), want.without(atom)
         base = to_expr(got.plus(want, -1), found.dtype)
         if vars_in(base) & self.inner:
             moving = Linear(0, want.terms)
@@ -382,7 +375,7 @@ class _Match:
         return base
 
     def require_strides(self, buffer: Buffer, actual: Buffer) -> None:
-        """Where the description says how far apart elements are, so they are."""
+        """Strides that the description fixes must be those of the buffer."""
         lead = actual.ndim - buffer.ndim
         theirs = strides_of(actual)[lead:]
         for n, (want, got, size) in enumerate(
@@ -404,7 +397,7 @@ def _is_index(e: Expr) -> bool:
 
 
 def _chain(op: str, e: Expr) -> list[Expr]:
-    """The operands of a chain of one operation; of a long one, the first."""
+    """The operands of a chain of one operation; only the first ones of a long chain."""
     if not isinstance(e, Binary) or e.op != op:
         return [e]
     if op not in COMMUTATIVE or dtype_of(e.dtype).kind == "float":

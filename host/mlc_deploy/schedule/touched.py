@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arith import Bounds, expr_bounds
+from ..arith import Bounds, turn_range
 from ..arith.regions import region_under
 from ..ir import (
     Block,
@@ -30,11 +30,11 @@ Regions = tuple[Region, ...]
 def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
     """(reads, writes) in terms of a block's iterations: each distinct region once, in order met.
 
-    A block inside stands for what it says that it reads and writes; loops run through.
+    A block inside counts with its declared reads and writes, a loop with all its turns.
     """
     ranges: dict[Var, Bounds] = {}
     for i in iters:
-        ranges[i.var] = _range(i.extent, ranges)
+        ranges[i.var] = turn_range(i.extent, ranges)
     found: tuple[dict[Any, Region], dict[Any, Region]] = ({}, {})
 
     def add(side: int, region: Region, bindings: dict[Var, Expr], inner: dict[Var, Bounds]) -> None:
@@ -45,13 +45,13 @@ def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
     def access(side: int, b: Buffer, indices: tuple[Expr, ...], inner: dict[Var, Bounds]) -> None:
         scalar, lanes = lane_by_lane(indices)
         if lanes is not None:
-            inner = {**inner, lanes.var: _range(lanes.extent, {})}
+            inner = {**inner, lanes.var: turn_range(lanes.extent, {})}
         add(side, Region(b, scalar, (const(1),) * b.ndim), {}, inner)
 
     def visit(n: Any, inner: dict[Var, Bounds]) -> None:
         match n:
             case For():
-                inner = {**inner, n.var: _range(n.extent, {**ranges, **inner})}
+                inner = {**inner, n.var: turn_range(n.extent, {**ranges, **inner})}
             case Block():
                 bindings = {i.var: i.binding for i in n.iters}
                 for side, regions in enumerate((n.reads, n.writes)):
@@ -70,10 +70,5 @@ def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
 
     visit(body, {})
     reads, writes = found
-    # what is read and written is one region, so that an update is seen to be one
+    # a region that is read and written is one object, so that an update is recognized
     return tuple(writes.get(k, r) for k, r in reads.items()), tuple(writes.values())
-
-
-def _range(extent: Expr, known: dict[Var, Bounds]) -> Bounds:
-    high = expr_bounds(extent, known)[1]
-    return 0, None if high is None else max(high - 1, 0)

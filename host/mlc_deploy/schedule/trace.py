@@ -1,4 +1,4 @@
-"""The trace: what was done to a schedule, as data that prints, serialises and replays.
+"""The trace: a schedule's instructions as data that prints, serialises and replays.
 
 Where an instruction takes the handle or number that an earlier one gave, the trace records the
 link, not the value. So it replays on a fresh function, and with other decisions.
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-# Traces come with databases of others. What is longer than this was made by no schedule, and could
-# take all time and memory there is.
+# Traces may come from other people's databases. No schedule makes longer ones, which could take all
+# time and memory.
 MOST_INSTRUCTIONS = 1000
 MOST_ITEMS = 256  # of a list: factors, loops, candidates
 MOST_NESTED = 3  # lists in lists
 MOST_CHARACTERS = 1000  # of a name, of an index map
 LARGEST = 1 << 31
-DEEPEST = 100  # of statements in one another: passes walk them recursively
+DEEPEST = 100  # nesting of statements: passes walk them recursively
 
 
 class BlockRV(str):
@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def decisions(self) -> dict[int, Any]:
-        """What was chosen, by number of instruction."""
+        """The decisions, by number of instruction."""
         return {n: i.decision for n, i in enumerate(self.instructions) if i.decision is not None}
 
     def with_decision(self, instruction: int, decision: Any) -> Trace:
@@ -98,8 +98,8 @@ class Trace:
         return Trace(tuple(changed))
 
     def simplified(self) -> Trace:
-        """Without the instructions that only look, and of whose results nothing is used. What was
-        chosen is kept, used or not."""
+        """Without the instructions that only look and whose results are unused. Choices are kept,
+        used or not."""
         used: set[int] = set()
         for number in range(len(self.instructions) - 1, -1, -1):
             i = self.instructions[number]
@@ -249,7 +249,7 @@ def _outputs(value: Any) -> Iterator[Output]:
 
 
 def gives_list(name: str) -> bool:
-    """Whether a primitive's result is a list, however many it has."""
+    """Whether a primitive's result is a list, even of one item."""
     return name in LISTS
 
 

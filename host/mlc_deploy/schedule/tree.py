@@ -1,4 +1,4 @@
-"""Finding and replacing loops and blocks by name, and the facts that legality is decided from."""
+"""Finding and replacing loops and blocks by name, and the facts that decide legality."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from ..arith import Bounds, expr_bounds, loop_ranges
+from ..arith import Bounds, loop_ranges, turn_range
 from ..errors import ScheduleError
 from ..ir import (
     Block,
@@ -88,6 +88,15 @@ def find_block(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
     return path
 
 
+def find_node(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
+    """The path to the loop or block of that name; ScheduleError naming the nearest."""
+    path = path_to(func, lambda s: isinstance(s, (For, Block)) and s.name == name)
+    if path is None:
+        names = [s.name for s in statements(func.body) if isinstance(s, (For, Block))]
+        refuse(primitive, f"no loop or block '{name}'", mend=nearest(name, names))
+    return path
+
+
 def nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 3) or known[:8]
     return f"one of {', '.join(near)}" if near else ""
@@ -111,8 +120,8 @@ def loops_of(path: list[Stmt]) -> list[For]:
 
 
 def blocks_in(s: Stmt) -> Iterator[Block]:
-    """The outermost blocks in s, the root apart: where legality is decided, each stands for the
-    blocks inside it."""
+    """The outermost blocks in s, without the root. For legality, each stands for the blocks inside
+    it."""
     pending = [s]
     while pending:
         top = pending.pop()
@@ -128,8 +137,7 @@ def ranges_at(path: list[Stmt]) -> dict[Var, Bounds]:
     for outer in path[:-1]:
         if isinstance(outer, Block):
             for i in outer.iters:
-                high = expr_bounds(i.extent, known)[1]
-                known[i.var] = (0, None if high is None else max(high - 1, 0))
+                known[i.var] = turn_range(i.extent, known)
     return known
 
 
@@ -184,7 +192,7 @@ def replace(func: PrimFunc, old: Stmt, to: Stmt | None) -> PrimFunc:
         while path and isinstance(path[-1], For):
             inner = path.pop()
     made: Stmt = to if to is not None else Seq(())
-    for outer in reversed(path):  # what is beside the path stays as it is
+    for outer in reversed(path):  # statements beside the path stay as they are
         made, inner = rebuild(outer, _replacing(inner, made)), outer
     return with_fields(func, body=made)
 
@@ -212,7 +220,7 @@ def writers(func: PrimFunc, buffer: Buffer) -> list[Block]:
 
 
 def readers(func: PrimFunc, buffer: Buffer) -> list[Block]:
-    """Blocks that read the buffer, a reduction's reading of its own output apart."""
+    """Blocks that read the buffer; a reduction's read of its own output does not count."""
     return [b for b in blocks_in(func.body) if any(r.buffer is buffer for r in b.reads)]
 
 

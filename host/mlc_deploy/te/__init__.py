@@ -130,7 +130,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """te.lower and te.build are the front door's."""
+    """te.lower and te.build are those of mlc_deploy."""
     if name in ("build", "lower"):
         return getattr(mlc_deploy, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Scalar functions on expressions. Which of them become vector code is the lowering's matter."""
+"""Scalar functions on expressions. Lowering decides which of them become vector code."""
 
 from __future__ import annotations
 
@@ -89,11 +89,7 @@ def _binary_float(name: str, x: ExprLike, y: ExprLike) -> Expr:
     total = expr(x) + y if not isinstance(x, (int, float)) else x + expr(y)
     if dtype_of(total.dtype).kind != "float":
         raise TypeError(f"{name} needs floats, got {total.dtype}")
-    return call(name, total.dtype, _as(x, total.dtype), _as(y, total.dtype))
-
-
-def _as(x: ExprLike, dtype: str) -> Expr:
-    return expr(x, dtype)
+    return call(name, total.dtype, expr(x, total.dtype), expr(y, total.dtype))
 
 
 def pow(x: ExprLike, y: ExprLike) -> Expr:
@@ -108,7 +104,7 @@ def fmod(x: ExprLike, y: ExprLike) -> Expr:
 def fma(x: ExprLike, y: ExprLike, z: ExprLike) -> Expr:
     """x * y + z, rounded once where the CPU has such an instruction, else twice."""
     value = expr(x)
-    return call("fma", value.dtype, value, _as(y, value.dtype), _as(z, value.dtype))
+    return call("fma", value.dtype, value, expr(y, value.dtype), expr(z, value.dtype))
 
 
 def abs(x: ExprLike) -> Expr:
@@ -127,5 +123,5 @@ def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
-    """What truncdiv leaves, as C's `%`."""
+    """The remainder of truncdiv, as C's `%`."""
     return binary("tmod", a, b)

@@ -33,8 +33,8 @@ from .tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
 def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFunc:
     """Loops and blocks for the tensors in args, which become the parameters in this order.
 
-    Computed tensors that args leaves out become buffers within; those it names are outputs. Raises
-    ValueError when a placeholder that is needed is missing, or an argument stands twice.
+    Computed tensors in args are outputs; others become inner buffers. Raises ValueError when a
+    placeholder that is needed is missing, or an argument stands twice.
     """
     tensors = [a for a in args if isinstance(a, Tensor)]
     if len(set(tensors)) != len(tensors):
@@ -137,8 +137,7 @@ def _calls(
     names: Names,
     block_names: Names,
 ) -> Stmt:
-    """One block that calls functions of the user's. An output that nobody asks for is one of its
-    own."""
+    """One block that calls the user's functions. An unused output becomes a buffer of the block."""
     made = {t.output: buffers[t] for t in outputs}
     inner = [
         Buffer(names.fresh(p.name), p.shape, p.dtype) for n, p in enumerate(op.places)

@@ -1,5 +1,5 @@
-"""From loops and blocks back to tensor expressions: what create_prim_func makes loops of, and what
-people write like it, can be read as stages again."""
+"""From loops and blocks back to tensor expressions: programs of create_prim_func, and others of
+that form, are read as stages again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..ir import (
 from ..ir.nodes import TRUE
 from .tensor import ComputeOp, Tensor
 
-# In which a new sum may stand on the other side: both give the same bits.
+# Operators whose operands may be swapped: both orders give the same bits.
 COMMUTE = ("+", "*")
 
 
@@ -48,14 +48,13 @@ class ReadStage:
 
 
 def stages_of(func: PrimFunc, inputs: int) -> tuple[ReadStage, ...] | None:
-    """What a PrimFunc computes, stage after stage, from its first `inputs` parameters: where each
-    block stores every element of a buffer of its own once, in plain loops. None where it does
-    anything else."""
+    """The stages of a PrimFunc, whose first `inputs` parameters are inputs. Each block must store
+    every element of its own buffer once, in plain loops; None for other functions."""
     buffers = func.buffers
     if len(buffers) != len(func.params) or not isinstance(func.body, Block) or func.body.iters:
         return None
-    whole = [b for b in (*buffers, *func.body.allocs) if not _is_plain(b)]
-    if whole or func.body.init is not None or len({*buffers}) != len(buffers):
+    plain = all(map(_is_plain, (*buffers, *func.body.allocs)))
+    if not plain or func.body.init is not None or len({*buffers}) != len(buffers):
         return None
     known = set(buffers[:inputs])
     ours = {*buffers[inputs:], *func.body.allocs}
@@ -74,7 +73,7 @@ def stages_of(func: PrimFunc, inputs: int) -> tuple[ReadStage, ...] | None:
 def tensors_of(
     func: PrimFunc, stages: Sequence[ReadStage], inputs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """The outputs of a PrimFunc that was read as stages, of these inputs."""
+    """The outputs of a PrimFunc that was read as stages, for these inputs."""
     made: dict[Buffer, Buffer] = dict(zip(func.buffers, inputs, strict=False))
     for stage in stages:
         value = replace_buffers(stage.value, made)
@@ -128,15 +127,15 @@ def _stage(nest: Stmt) -> ReadStage | None:
 
 
 def _is_whole(i: IterVar, left: dict[Var, Expr]) -> bool:
-    """Whether an iteration goes through all of a loop of its own, which is then taken."""
+    """Whether an iteration covers a whole loop of its own, which is taken out of `left`."""
     if not isinstance(i.binding, Var) or i.binding not in left:
         return False
     return same_expr(left.pop(i.binding), i.extent)
 
 
 def _axis(out: Store, iters: Sequence[IterVar]) -> tuple[IterVar, ...] | None:
-    """The iterations that are the indices of what is stored, in order; None where these are others,
-    or do not cover the buffer."""
+    """The iterations that index the store, in order; None for other indices, or where they do not
+    cover the buffer."""
     spatial = {i.var: i for i in iters if i.kind == "spatial"}
     found: list[IterVar] = []
     for number, (at, extent) in enumerate(zip(out.indices, out.buffer.shape, strict=True)):
@@ -152,7 +151,7 @@ def _axis(out: Store, iters: Sequence[IterVar]) -> tuple[IterVar, ...] | None:
 
 
 def _value(out: Store, init: Stmt | None, reduced: Sequence[IterVar]) -> Expr | None:
-    """What a block stores: an expression, or the reduction that init begins."""
+    """The value that a block stores: an expression, or the reduction that init begins."""
     if init is None:
         own = any(load.buffer is out.buffer for load in loads(out.value))
         return None if reduced or own else out.value

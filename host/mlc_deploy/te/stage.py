@@ -1,7 +1,7 @@
-"""A stage: one operation of a schedule of tensor expressions, and what was asked of its loops.
+"""A stage: one operation of a schedule of tensor expressions, with the calls on its loops.
 
-Calls are recorded, and nothing is transformed: `schedule.stages` replays them on blocks. Mistakes
-that show at the call are refused at the call.
+Calls are only recorded; `schedule.stages` replays them on blocks. Mistakes that show at the call
+are refused at once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Tensorize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefetch:
-    """Turns of the axis ask for what those `offset` later read of the tensor."""
+    """Each turn of the axis prefetches what the turn `offset` later reads of the tensor."""
 
     axis: IterVar
     tensor: Tensor
@@ -104,7 +104,7 @@ class Place:
 
 
 class Stage:
-    """One operation and what was asked of its loops. `op` is what it computes now."""
+    """One operation and the calls on its loops. `op` is what it computes now."""
 
     def __init__(self, schedule: StageSchedule, op: Operation) -> None:
         self.schedule = schedule
@@ -114,13 +114,13 @@ class Stage:
         self.reset(op)
 
     def reset(self, op: Operation) -> None:
-        """Another operation, and no loop of it scheduled."""
+        """Gives it another operation, none of whose loops is scheduled."""
         self.op = op
         self.leaf_iter_vars: tuple[IterVar, ...] = (*op.axis, *op.reduce_axis)
         self.relations: list[Split | Fuse | Reorder] = []
         self.marks: list[Mark | Pragma | Prefetch | Tensorize] = []
         self.aligned: list[Align] = []
-        self.doubled = ""  # the user's line that asked for it
+        self.doubled = ""  # the user's line that doubled the buffer
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class Stage:
         self._mark("vectorize", axis, "vectorized")
 
     def unroll(self, axis: IterVar) -> None:
-        """The axis is written out."""
+        """The axis' turns are written out."""
         self._mark("unroll", axis, "unrolled")
 
     def parallel(self, axis: IterVar) -> None:
@@ -216,12 +216,12 @@ class Stage:
         self._mark("parallel", axis, "parallel")
 
     def bind(self, axis: IterVar, thread: ThreadAxis) -> NoReturn:
-        """Refused: threads of a GPU are none of a CPU's."""
+        """Refused: a CPU has no threads of a GPU."""
         self._require_leaf("bind", axis)
         self.refuse("bind", *no_thread(thread))
 
     def pragma(self, axis: IterVar, key: str, value: Any = True) -> None:
-        """What is asked of the loop of an axis and those inside, as annotation `pragma_<key>`:
+        """Annotates the loop of an axis with `pragma_<key>`, for it and the loops inside:
         auto_unroll_max_step (a number of statements), unroll_explicit, debug_skip_region."""
         self._require_leaf("pragma", axis)
         why, mend = defect(f"{PRAGMA}{key}", value)
@@ -230,7 +230,7 @@ class Stage:
         self.marks.append(Pragma(axis, key, value, caller()))
 
     def prefetch(self, tensor: Tensor, axis: IterVar, offset: int) -> None:
-        """Each turn of the axis asks for what the turn `offset` later reads of a tensor."""
+        """Each turn of the axis prefetches what the turn `offset` later reads of a tensor."""
         self._require_leaf("prefetch", axis)
         if not isinstance(tensor, Tensor) or tensor not in self.op.input_tensors:
             name = getattr(tensor, "name", repr(tensor))
@@ -241,8 +241,8 @@ class Stage:
         self.marks.append(Prefetch(axis, tensor, offset, caller()))
 
     def tensorize(self, axis: IterVar, intrin: Intrinsic) -> None:
-        """The loops from this axis inwards are one tensor intrinsic: by its registered name, as
-        te.decl_tensor_intrin declares it, or as a function that declares it."""
+        """The loops from this axis inwards become one tensor intrinsic: a registered name, a
+        declaration of te.decl_tensor_intrin, or a function that returns one."""
         self._require_leaf("tensorize", axis)
         declared = intrin if isinstance(intrin, (str, DeclaredIntrin)) else None
         if declared is None and callable(intrin):
@@ -259,7 +259,7 @@ class Stage:
 
     def storage_align(self, axis: IterVar, factor: int, offset: int) -> None:
         """The stride of the axis' dimension of its scratch buffer is a multiple of `factor` plus
-        `offset`, in elements: rows that begin at vectors, or at different cache sets."""
+        `offset`, in elements: rows then begin at vectors, or in different cache sets."""
         self._require_movable("storage_align")
         if axis not in self.op.axis:
             self.refuse(
@@ -272,8 +272,8 @@ class Stage:
         self.aligned.append(Align(self.op.axis.index(axis), factor, offset, caller()))
 
     def double_buffer(self) -> None:
-        """Its buffer is two: each turn of the loop that it is computed at fills the one for the
-        next turn, before its own is used."""
+        """Doubles its buffer: each turn of the loop that it is computed at fills the half for the
+        next turn before it uses its own."""
         self._require_movable("double_buffer")
         self.doubled = caller()
 
@@ -291,12 +291,12 @@ class Stage:
         self.place = Place("at", parent, axis, caller())
 
     def compute_root(self) -> None:
-        """Computed by itself, before its consumers; how every stage begins."""
+        """Computes it by itself, before its consumers (the default)."""
         self._require_computed("compute_root")
         self.place = Place("root")
 
     def compute_inline(self) -> None:
-        """Its expression stands in its consumers', and it has no loops."""
+        """Puts its expression into its consumers; it has no loops."""
         self._require_movable("compute_inline")
         if self.op.reduce_axis:
             self.refuse("compute_inline", f"stage '{self.name}' is a reduction")
@@ -317,7 +317,7 @@ class Stage:
         )
 
     def axis_state(self, axis: IterVar) -> str:
-        """Why an axis is none of this stage's loops, as the end of a sentence; "" where it is."""
+        """Why an axis is no loop of this stage, as the end of a sentence; "" where it is one."""
         if axis in self.leaf_iter_vars:
             return ""
         for step in self.relations:
@@ -377,6 +377,7 @@ class Stage:
 
 
 def made_axis(name: str, extent: Expr, like: IterVar) -> IterVar:
+    """An axis of the kind and dtype of another."""
     variable = Var(name, like.var.dtype)
     return IterVar(variable, extent, like.kind, variable)
 

@@ -19,7 +19,7 @@ from ..ir import (
 )
 from ..ir.build import compare
 from ..ir.nodes import TRUE, Scope
-from .stage import Fuse, Split, Stage, known_scope
+from .stage import Fuse, Split, Stage, known_scope, made_axis
 from .tensor import ComputeOp, ExternOp, Operation, Tensor, compute
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def cache_read(
 
 
 def cache_write(s: StageSchedule, tensor: Tensor, scope: Scope) -> Tensor:
-    """C[i] = e   =>   C_scope[i] = e; C[i] = C_scope[i]. The stage of C, and its axes, are now
-    the copy's."""
+    """C[i] = e   =>   C_scope[i] = e; C[i] = C_scope[i]. The stage of C keeps its axes and does the
+    copy."""
     stage = s[tensor]
     op = _single("cache_write", stage)
     if stage.relations or stage.marks:
@@ -78,10 +78,9 @@ def cache_write(s: StageSchedule, tensor: Tensor, scope: Scope) -> Tensor:
 def rfactor(s: StageSchedule, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
     """B[i] = sum(e, (ko, ki))   =>   B_rf[ki, i] = sum(e, ko); B[i] = sum(B_rf[k, i], k)
 
-    An axis of the reduction becomes dimension number factor_axis of a stage of its own, over which
-    the stage of B then reduces. The axes that B's reduction was split into are those of B_rf; loops
-    of B that were scheduled are as they were at first (Suriana et al., "Parallel associative
-    reductions in Halide", 2017).
+    An axis of the reduction becomes dimension number factor_axis of the stage of B_rf; the stage of
+    B then reduces over it. B_rf gets the axes that B's reduction was split into, and B loses the
+    schedule of its loops (Suriana et al., "Parallel associative reductions in Halide", 2017).
     """
     stage = s[tensor]
     op = _single("rfactor", stage)
@@ -130,9 +129,8 @@ def _single(primitive: str, stage: Stage) -> ComputeOp:
 
 
 def _axis(like: IterVar, name: str) -> IterVar:
-    """An axis of its own over the same range."""
-    variable = Var(name, like.var.dtype)
-    return IterVar(variable, like.extent, like.kind, variable)
+    """Another axis over the same range."""
+    return made_axis(name, like.extent, like)
 
 
 def _reduction(
@@ -145,8 +143,8 @@ def _reduction(
 
 
 def _roots(stage: Stage, leaves: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], list[Expr]]:
-    """(the reduction's first axes in terms of those they were split and fused into, the conditions
-    under which a turn is one of theirs)."""
+    """(the reduction's original axes in terms of the axes that they were split and fused into, the
+    conditions that keep a turn within the original ranges)."""
     values = dict(leaves)
     guards: list[Expr] = []
     for step in reversed(stage.relations):

@@ -1,4 +1,4 @@
-"""TE's scheduling face: a schedule is its stages.
+"""Schedules of TE: a schedule is a list of stages.
 
     s = te.create_schedule(C.op)
     x, y = s[C].op.axis
@@ -6,8 +6,8 @@
     s[B].compute_at(s[C], yo)
 
 Calls on stages are recorded. `schedule.stages` replays them when the schedule is lowered or built,
-consumers first, since where a stage is computed decides what its axes run over. cache_read,
-cache_write and rfactor change what is computed: they make stages of their own at once.
+consumers first: the place of a stage decides the ranges of its axes. cache_read, cache_write and
+rfactor change what is computed, so they make their stages at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StageSchedule:
         return stage
 
     def rename(self, stage: Stage, op: ComputeOp) -> None:
-        """The stage computes another operation now, and is found by either."""
+        """Gives the stage another operation; it is found by the old one, too."""
         stage.op = op
         self._of[op] = stage
 
@@ -92,14 +92,14 @@ class StageSchedule:
         return stage_caches.rfactor(self, tensor, axis, factor_axis)
 
     def normalize(self) -> StageSchedule:
-        """The schedule: every axis begins at 0 as it is."""
+        """The schedule itself: every axis begins at 0 anyway."""
         return self
 
 
 def create_schedule(
     ops: Operation | Tensor | Sequence[Operation | Tensor],
 ) -> StageSchedule:
-    """A schedule of operations and all that they read, nothing of it transformed yet."""
+    """An untransformed schedule of operations and all that they read."""
     given = [ops] if isinstance(ops, (Operation, Tensor)) else list(ops)
     tensors = [t for op in given for t in ([op] if isinstance(op, Tensor) else outputs_of(op))]
     if not tensors:

@@ -79,8 +79,8 @@ class ComputeOp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExternOp:
-    """Outputs that functions of the user's write: `body` calls them, with addresses in `inputs` and
-    in `places`, which stand for the outputs."""
+    """Outputs that the user's functions write. `body` calls them with addresses in `inputs` and in
+    `places`, which stand for the outputs."""
 
     name: str
     inputs: tuple[Tensor, ...]
@@ -126,8 +126,8 @@ class Tensor(Buffer):
         return self[indices]
 
     def access_ptr(self, access_mask: str = "rw", offset: int = 0) -> Expr:
-        """Where the tensor begins, for te.call_extern. What is read and written is known by ins and
-        outs; te.address_of is an element's address."""
+        """The tensor's address, for te.call_extern. ins and outs say what is read and written;
+        te.address_of gives an element's address."""
         if offset:
             raise TypeError("access_ptr: offset is not 0\n  try: te.address_of(A[i, j])")
         return address_of(self[(0,) * self.ndim])
@@ -149,8 +149,8 @@ def placeholder(
 ) -> Tensor:
     """An input tensor; a dimension is an int or an expression of te.var.
 
-    strides, in elements: rows that are the beginnings of a larger tensor's rows, such as (s, 1).
-    What is passed then is the larger one, of shape (n, s).
+    strides, in elements, such as (s, 1): its rows begin the rows of a larger tensor. The caller
+    passes the larger one, of shape (n, s).
     """
     return Tensor(name, shape, dtype, PlaceholderOp(name), strides=strides)
 
@@ -203,11 +203,11 @@ def extern(
     name: str = "extern",
     dtype: str | Sequence[str] | None = None,
 ) -> Any:
-    """The tensor of `shape` that functions of the user's compute; of several shapes, a list.
+    """The tensor of `shape` that the user's functions compute; for several shapes, a list.
 
     fcompute(ins, outs) gives a call of te.call_extern, or several in order; a tensor among its
     arguments is the address of its first element. All inputs are read and all outputs written, and
-    nothing else. dtype: one, or one per output; left out, that of the inputs. Raises TypeError.
+    nothing else. dtype: one, or one per output (default: that of the inputs). Raises TypeError.
     """
     several = bool(shape) and isinstance(shape[0], (tuple, list))
     shapes: list[Any] = list(shape) if several else [tuple(shape)]

@@ -1,4 +1,4 @@
-"""Tensor intrinsics as schedules of tensor expressions declare them, from what they compute.
+"""Tensor intrinsics, declared by a tensor expression of what they compute.
 
     def gemv(m, l):
         a, b = te.placeholder((l,), name="a"), te.placeholder((m, l), name="b")
@@ -11,7 +11,7 @@
 
         return te.decl_tensor_intrin(c.op, body, binds={b: rows})
 
-Here is the declaration; `schedule.stages` makes a tensor intrinsic of it where a stage uses it.
+This file has the declaration; `schedule.stages` makes a tensor intrinsic of it for a stage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Features = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, eq=False)
 class DeclaredIntrin:
-    """What te.decl_tensor_intrin was given. binds: strides of tensors whose rows lie anywhere."""
+    """The arguments of te.decl_tensor_intrin. binds: strides of tensors whose rows lie anywhere."""
 
     name: str
     op: ComputeOp
@@ -67,13 +67,13 @@ def decl_tensor_intrin(
     default_buffer_params: Mapping[str, Any] | None = None,
     features: Mapping[str, Sequence[str]] | None = None,
 ) -> DeclaredIntrin:
-    """Declares how an operation of small shape is written.
+    """Declares the statements of an operation of small shape.
 
-    fcompute(ins, outs) gives a statement, or three: of the whole operation, of what sets the
-    result to the reduction's identity, and of what adds to it. binds: buffers of te.decl_buffer for
-    tensors; one with variables as strides may lie anywhere. features: per machine ("aarch64",
-    "arm"), what its CPU must have, by LLVM's names; left out, what the called instructions need.
-    Raises TypeError for an operation that is none.
+    fcompute(ins, outs) gives a statement, or three: the whole operation, the reset of the result to
+    the reduction's identity, and the update that adds to it. binds: buffers of te.decl_buffer for
+    tensors; rows may lie anywhere where strides are variables. features: per machine ("aarch64",
+    "arm"), the CPU features that it needs, by LLVM's names (default: those of the called
+    instructions). Raises TypeError for an operation of another kind.
     """
     if not isinstance(op, ComputeOp) or len(op.body) != 1:
         raise TypeError(
@@ -98,9 +98,8 @@ def decl_buffer(
     offset_factor: int = 1,
     data_alignment: int = 64,
 ) -> Buffer:
-    """A tensor in memory for an intrinsic's `binds`: its strides, in elements, are numbers, or
-    variables for rows that may lie anywhere. offset_factor: what its offset is a multiple of, of
-    which nothing is made use of."""
+    """A tensor in memory for an intrinsic's `binds`. Its strides, in elements, are numbers, or
+    variables for rows that may lie anywhere. offset_factor and data_alignment have no effect."""
     return Buffer(name, tuple(shape), dtype, None if strides is None else tuple(strides))
 
 
@@ -167,8 +166,8 @@ def vectorhigh(dtype: str, vector: Expr) -> Expr:
 
 
 def call_llvm_pure_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
-    """A call of an intrinsic of LLVM, by its whole name or without the types at its end; a number
-    of uint32 in front of the arguments, how many of them LLVM tells it apart by, is left out."""
+    """A call of an LLVM intrinsic, by its whole name or without the types at its end. TVM's first
+    argument, a uint32 that counts the arguments in the name's types, is left out."""
     given = [expr(a) for a in args]
     if given and isinstance(given[0], Const) and given[0].dtype == "uint32":
         del given[0]

@@ -1,4 +1,4 @@
-"""Threads of a GPU, which schedules for one are bound to; and what a CPU has instead."""
+"""Thread axes of schedules for GPUs, and what a CPU has instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ThreadAxis:
 
 
 def thread_axis(dom: int | str | None = None, tag: str = "", name: str = "") -> ThreadAxis:
-    """A thread of a GPU, as schedules for one bind axes to; `bind` says what a CPU has instead."""
+    """A thread axis of a schedule for GPUs; `bind` says what a CPU has instead."""
     if isinstance(dom, str):
         return ThreadAxis(dom)
     return ThreadAxis(tag, dom)

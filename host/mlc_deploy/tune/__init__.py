@@ -6,13 +6,13 @@
     model = mlc.compile("model.onnx", "aarch64", db=database)
 
 records    what passes between searching and measuring
-space      schedules that a task may have; rules/, template, postproc: how they come about
-search     which of them to try next; mutate, features, cost_model: by what it goes;
-           experience: what earlier runs have taught
-boards     several boards as one executor; runner: what a candidate costs on one of them
+space      schedules that a task may have; rules/, template, postproc make and check them
+search     which of them to try next, by mutate, features and cost_model;
+           experience: what earlier runs taught
+boards     several boards as one executor; runner: the cost of a candidate on one of them
 measuring  from candidates to results, on the disk before they count: tuned/ keeps them
-extract    a model's kernels as tasks; scheduler: whose turn it is; tune: the whole
-api        what users call
+extract    a model's kernels as tasks; scheduler: the order of tasks; tune: the whole loop
+api        the functions for users
 """
 
 from ..driver.builder import build_object

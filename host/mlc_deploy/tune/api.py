@@ -1,4 +1,4 @@
-"""What users call, as the field knows it.
+"""The functions for users, under the field's usual names.
 
 database = tune_tir(mod, "aarch64", 512, work_dir="tuned", runner="ssh://pi@attic")
 sch = compile_tir(database, mod, "aarch64")
@@ -70,9 +70,9 @@ Runner = str | Sequence[str] | BoardPool
 
 @dataclass(frozen=True)
 class Options:
-    """How a run goes. space and strategy are tune.search.make_search's; `seconds` that a candidate
-    may run for; layouts: whether those of a model are chosen, too; speed: by which times are
-    predicted, that of the target's core unless told."""
+    """The options of a run. space, strategy: as in tune.search.make_search. seconds: limit of a
+    candidate's run. layouts: whether to choose a model's layouts, too. speed: for predicted times
+    (default: the target's core)."""
 
     trials: int
     batch: int = BATCH
@@ -85,7 +85,7 @@ class Options:
     minutes: float | None = None
     seconds: float = 10.0
     layouts: bool = True
-    cores: str = ""  # of the board: fast, slow, or numbers; the fast ones unless told
+    cores: str = ""  # of the board: fast, slow, or numbers (default: the fast ones)
     speed: Speed | None = None
 
     def __post_init__(self) -> None:
@@ -111,13 +111,13 @@ class Options:
 
 
 class NothingToTune(TuneError):
-    """A model has no kernel that can be tuned, or none of those names."""
+    """A model has no kernel that can be tuned, or none of the wanted names."""
 
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A model's run: how it ended, and the plans by what their kernels cost in the end, the
-    cheapest first. The tasks are those of `tuned`, whose default kernels were cheapest."""
+    """The end of a model's run. tuned: the plan whose tasks were tuned, since its default kernels
+    were cheapest. plans: with the costs of their kernels in the end, the cheapest first."""
 
     state: State
     tuned: Plan
@@ -141,12 +141,12 @@ def tune_tir(
 ) -> Database:
     """Tunes a function without a schedule, and returns the database of the results.
 
-    target: the one in scope, or this machine, when none is given. space: a function that schedules
-    and samples, or a DesignSpace; without it, what rules make of the function and the neighbours of
-    the default schedule. work_dir: where the database is kept, so that the same call goes on where
-    one was stopped. runner: a board's URL, several, or a BoardPool; builder: an executor for
-    build_object. callbacks see the State after each round. options: those of Options.
-    Raises TuneError, DeployError, RpcError.
+    target: default: the one in scope, or this machine. space: a function that schedules and
+    samples, or a DesignSpace (default: what rules make of the function, and the neighbours of the
+    default schedule). work_dir: the folder of the database; the same call continues a stopped one.
+    runner: a board's URL, several, or a BoardPool; builder: an executor for build_object. callbacks
+    see the State after each round. options: those of Options. Raises TuneError, DeployError,
+    RpcError.
     """
     to = _target(target)
     how = Options(max_trials_global, num_trials_per_iter, space=space, **options)
@@ -178,7 +178,7 @@ def tune_graph(
     **options: Any,
 ) -> Database:
     """Tunes a model, given as `compile` takes it: the layouts of its convolutions, and its kernels;
-    the rest is as in tune_tir. `compile(model, target, db=...)` uses what comes of it."""
+    the other arguments are those of tune_tir. `compile(model, target, db=...)` uses the results."""
     to = _target(target)
     how = Options(max_trials_global, num_trials_per_iter, **options)
     graph = model_graph(model, to, shapes, dims, precision=precision, trust=trust)
@@ -216,8 +216,8 @@ def measuring(
     database: Database,
     builder: Executor | None = None,
 ) -> Iterator[Measuring]:
-    """What candidates are measured with. Raises TuneError where the boards cannot measure what is
-    asked for, DeployError where they cannot run what is for the target, Unreachable."""
+    """The Measuring of a run. Raises TuneError where the boards cannot measure the objective,
+    DeployError where they cannot run code for the target, Unreachable."""
     session = boards.first()
     refuse_unfit(target, session.board, session.device)
     objective = options.objective or ("instructions" if session.emulated else "seconds")
@@ -262,7 +262,7 @@ def measuring(
 def run(
     tasks: Sequence[Task], options: Options, by: Measuring, watch: Watch = lambda _: None
 ) -> State:
-    """Tunes tasks. Raises what tune_tasks does."""
+    """Tunes tasks. Raises what tune_tasks raises."""
 
     def make(task: Task, seed: int, known: Sequence[Trace]) -> Search:
         space = options.space
@@ -304,10 +304,10 @@ def run_model(
     only: str = "",
     watch: Watch = lambda _: None,
 ) -> TunedModel:
-    """Tunes a model: chooses a plan by its default kernels, tunes its tasks, those whose names
-    contain `only`, and records which plan is cheapest then. Where not all of the tasks are tuned,
-    or options.layouts is off, the plan is that of the database, or the target's own. Raises
-    NothingToTune; what tune_tasks does."""
+    """Tunes a model: chooses a plan by its default kernels, tunes its tasks whose names contain
+    `only`, and records which plan is cheapest then. With `only`, or if options.layouts is off, the
+    plan is that of the database, or the target's own. Raises NothingToTune, and what tune_tasks
+    raises."""
     began = time.perf_counter()
     by.run = LAYOUTS_RUN
     reference = model.graphs.reference
@@ -322,7 +322,7 @@ def run_model(
         watch(state)
         found = plans(model, partial(default_costs, by), tried, lambda: state.late)
         own = next((plan, cost) for plan, cost in found if not plan.layouts)
-        if not isfinite(own[1]):  # a default kernel is no good: nothing says that another is better
+        if not isfinite(own[1]):  # a default kernel failed: plans cannot be compared
             found = [own]
     else:
         known = known_layouts(by.database, reference, model.target, model.precision)
@@ -355,7 +355,7 @@ def run_model(
 
 
 def _best_costs(by: Measuring, of: Sequence[Plan]) -> dict[str, float]:
-    """The lowest costs that are known of the plans' tasks, by workload."""
+    """The lowest known costs of the plans' tasks, by workload."""
     costs: dict[str, float] = {}
     for task in (task for plan in of for task in plan.tasks):
         best = by.database.best(
@@ -399,7 +399,7 @@ def opened(
     if not urls:
         raise TuneError("there is no board to measure on", mend='runner="local://", or several')
     for url in urls:
-        parse_url(url)  # raises Unreachable for what is none
+        parse_url(url)  # raises Unreachable for a malformed one
     to = partial(connect, machine=target.arch, caches=caches)
     with BoardPool(urls, connect=to, report=report) as pool:
         yield pool

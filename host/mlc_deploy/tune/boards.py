@@ -1,13 +1,13 @@
 """Several boards as one executor of concurrent.futures.
 
-`submit(f, *args)` calls f(board, *args) on whichever board is free, in that board's thread. A board
-that dies under a job is reconnected by its session, and the job is done once more, here or
-elsewhere; a job under which boards died twice has the exception BoardLost. A board that does not
-come back is left alone for a while (quarantined), and the others go on. When all have been gone for
-longer than `patience`, or are left out for good, jobs have the exception Unreachable.
+`submit(f, *args)` calls f(board, *args) on a free board, in that board's thread. If a board dies
+during a job, its session reconnects, and the job is done once more, here or elsewhere. A job during
+which boards died twice gets the exception BoardLost. A board that does not come back is left alone
+for a while (quarantined), and the others go on. When all have been gone for longer than `patience`,
+or are left out for good, jobs get the exception Unreachable.
 
-Whatever takes a function of a board and gives a Future can stand for this: a fake in tests, or the
-executor of a distributed engine whose workers hold the boards.
+Anything that takes a function of a board and gives a Future can replace this: a fake in tests, or
+the executor of a distributed engine whose workers hold the boards.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ R = TypeVar("R")
 
 
 class BoardExecutor(Protocol):
-    """What is asked of something that stands for a BoardPool."""
+    """The interface of a BoardPool, and of its replacements."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any) -> Future[R]:
         """fn(board, *args) some time on some board."""
 
 
 class Described(Protocol):
-    """What a Session says of its board. `board` is its URL."""
+    """A Session's description of its board. `board` is its URL."""
 
     @property
     def board(self) -> str: ...
@@ -78,12 +78,12 @@ class Boards(BoardExecutor, Protocol):
 
 
 class BoardLost(Exception):
-    """Boards died under a job, ATTEMPTS times; `str` is what was last said of it."""
+    """Boards died during a job, ATTEMPTS times; `str` is the last message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that went wrong and was dealt with: on which board, what, of which task."""
+    """A problem that was dealt with: on which board, what, for which task."""
 
     board: str
     what: str
@@ -109,7 +109,7 @@ class _Job:
 
 
 def fingerprint(session: Session) -> str:
-    """What a board is, as far as it decides how fast a kernel is: equal for boards of one kind."""
+    """The properties of a board that decide a kernel's speed; equal for boards of one kind."""
     device = session.device
     kinds = [cpu.model or "unknown" for cpu in device.cpus]
     cores = " + ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
@@ -124,12 +124,11 @@ def _end(session: Session) -> None:
 
 
 class BoardPool(Executor):
-    """Boards by URL. `connect` makes the session of one; `report` hears of incidents, from any
-    thread. `kind` is the fingerprint of the first board of the list that is there: boards of
-    another are left out, since their results could not be compared. In seconds: `comeback` is what
-    a lost board may take until it is quarantined, `quarantine` how long it is left alone then,
-    `patience` how long all may be gone, `pause` what is waited before the second try to connect to
-    one for the first time."""
+    """Boards by URL. connect: makes the session of one. report: called with incidents, from any
+    thread. `kind` is the fingerprint of the first board of the list that is there. Boards of
+    another kind are left out, since their results could not be compared. In seconds: `comeback` of
+    a lost board until it is quarantined, `quarantine` until it is tried again, `patience` while all
+    are gone, `pause` before the second try of a first connection."""
 
     def __init__(
         self,
@@ -211,7 +210,7 @@ class BoardPool(Executor):
     def _serve(self, number: int, url: str) -> None:
         try:
             self._attend(number, url)
-        except BaseException as error:  # of `report`, say: no job may wait for this thread
+        except BaseException as error:  # of `report`, for example: no job may wait for this thread
             self._give_up(number, url, f"{type(error).__name__}: {error}")
 
     def _attend(self, number: int, url: str) -> None:
@@ -239,7 +238,7 @@ class BoardPool(Executor):
             try:
                 result = job.function(board, *job.args)
             except (Lost, Unreachable, ProtocolError, Timeout) as error:
-                # Jobs deal with kernels that take too long: this one is of the whole board.
+                # Jobs handle kernels that take too long: this Timeout concerns the whole board.
                 if self._closed:
                     job.future.set_exception(error)
                     return False
@@ -264,8 +263,8 @@ class BoardPool(Executor):
         self._report(Incident(url, f"lost: {error.what}"))
 
     def _connected(self, number: int, url: str, session: Session | None) -> Board | None:
-        """The board, connected to, however long that takes: `session` is the one that was lost.
-        None when the pool is closed, or the board is of another kind than the rest."""
+        """Connects to the board, however long that takes. session: the one that was lost. None when
+        the pool is closed, or the board is of another kind than the rest."""
         failures = 0 if session is None else CONNECT_TRIES - 1  # reconnect tries several times
         while True:
             try:
@@ -281,7 +280,7 @@ class BoardPool(Executor):
                 if not self._pause_after(number, url, why, failures):
                     return None
                 continue
-            except Exception as error:  # a mistake in what was asked for: trying again is no use
+            except Exception as error:  # a mistake in the request: trying again is no use
                 if self._closed:
                     return None
                 self._give_up(number, url, str(error))
@@ -309,7 +308,7 @@ class BoardPool(Executor):
             return Board(url, session, self._report)
 
     def _decided(self, number: int) -> bool:
-        """Whether a board need not wait for those before it, of which one may decide the kind."""
+        """Whether a board need not wait for earlier ones of the list, which may decide the kind."""
         return self._closed or self._kind is not None or self._why.keys() >= set(range(number))
 
     def _pause_after(self, number: int, url: str, why: str, failures: int) -> bool:
@@ -341,7 +340,7 @@ class BoardPool(Executor):
         self._report(Incident(url, f"left out: {why}"))
 
     def _fail_if_all_gone(self) -> None:
-        """Ends what waits for boards when none has been there for so long, or none will be."""
+        """Fails the waiting jobs when no board has been there for `patience`, or none will be."""
         with self._changed:
             gone = len(self._why) == len(self.urls)
             waits = len(self._left_out) < len(self.urls)

@@ -1,14 +1,13 @@
-"""What is learnt from measurements: which candidates are worth being measured.
+"""Cost models: they learn from measurements which candidates are worth measuring.
 
-A model is given features and costs, task by task, and ranks candidates of the task it is asked
-about. Costs of a task are seen relative to the best one known of it, so that tasks, and boards, of
-different speed teach the same: by what one schedule is better than another.
+A model is given features and costs, task by task, and ranks candidates of a task. Costs are
+relative to the best one of their task. So tasks and boards of different speed teach the same: how
+much better one schedule is than another.
 
-Trees are LightGBM's: regression of a power of best / cost, so that the best are told apart and the
-rest hardly, which serves as a ranking; good candidates weigh more, as in MetaSchedule and Ansor.
-They are trained anew as results come in, on one thread, and bit for bit the same for the same
-results. Where there are trees of earlier runs (experience.py) they come first, and further ones
-learn what those get wrong.
+The trees are LightGBM's. They regress a power of best / cost, which separates the best and hardly
+the rest, and so serves as a ranking. Good candidates weigh more, as in MetaSchedule and Ansor.
+Training starts again when results come in, on one thread, and gives the same bits for the same
+results. Trees of earlier runs (experience.py) come first, and further trees learn their errors.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from numpy.typing import NDArray
 from ..errors import TuneError
 from .features import INSTRUCTIONS, Vector
 
-FEWEST = 8  # results before which there is nothing to learn
-MOST = 4096  # results that are learnt from, the last ones
-LEAST_WEIGHT = 0.1  # of a candidate that failed or is slow, where the best one has 1
+FEWEST = 8  # results that are needed to learn
+MOST = 4096  # last results of a task that are learnt from
+LEAST_WEIGHT = 0.1  # of a candidate that failed or is slow; the best one has 1
 PARAMETERS = {
     "objective": "regression",
     "learning_rate": 0.12,
@@ -43,7 +42,7 @@ PARAMETERS = {
     "verbosity": -1,
 }
 ROUNDS = 80  # trees
-SHARPNESS = 10.0  # power of best / cost: what is one per cent slower differs by ten
+SHARPNESS = 10.0  # power of best / cost: 1 % slower becomes 10 % less
 
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float64]]  # features, costs
@@ -56,17 +55,17 @@ class CostModel(Protocol):
         """Features and costs (inf where a candidate failed) of a task, in the order measured."""
 
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
-        """The higher, the faster a candidate is thought to be."""
+        """Scores; faster candidates should have higher ones."""
 
     @property
     def trained(self) -> bool:
-        """Whether it knows more than a rule of thumb says."""
+        """Whether it knows more than a rule of thumb."""
 
 
 @dataclass
 class TreeModel:
-    """Gradient-boosted trees. prior: a lightgbm.Booster; later trees are added to it, and until
-    there is enough to learn it counts alone."""
+    """Gradient-boosted trees. prior: a lightgbm.Booster that later trees are added to. It is used
+    alone until there is enough to learn."""
 
     seed: int = 0
     prior: Any = None
@@ -80,7 +79,7 @@ class TreeModel:
 
     @property
     def trees(self) -> Any:
-        """A lightgbm.Booster with what has been learnt; None where that is nothing."""
+        """The trained lightgbm.Booster; None where nothing has been learnt."""
         if self._stale:
             self._train()
         return self._trees
@@ -101,8 +100,8 @@ class TreeModel:
         self._stale = True
 
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
-        """A power of best cost / cost, about; where nothing has been learnt, the fewer instructions
-        a rule of thumb counts, the higher."""
+        """About a power of best cost / cost. Where nothing has been learnt: minus a rough count of
+        instructions."""
         if self.trees is None or not candidates:
             return np.array([-float(c[INSTRUCTIONS]) for c in candidates])
         found: NDArray[np.float64] = self.trees.predict(np.stack(candidates), num_threads=1)

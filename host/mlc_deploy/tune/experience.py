@@ -1,4 +1,4 @@
-"""What a cost model begins with: what a database has of other kernels, boards and runs."""
+"""What a cost model begins with: a database's results of other kernels, boards and runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_REPLAYED = 320  # results; each takes about ten milliseconds
 
 
 def experience(database: Database, run: str, target: Target, objective: Objective) -> Any:
-    """Trees of what a database had for a target before `run`, as a TreeModel takes them for its
-    prior; None where that is too little. Costs of one kernel on one kind of board are seen relative
-    to the best of them, so it makes no difference which they were."""
+    """Trees learnt from a database's results for a target before `run`: the prior of a TreeModel.
+    None where the results are too few. Costs are relative to the best of the same kernel on the
+    same kind of board, so all kernels and boards count alike."""
     subjects: dict[tuple[str, ...], list[Record]] = {}
     for record in database.before(run):
         if (record.target, record.objective) == (str(target), objective) and not record.final:

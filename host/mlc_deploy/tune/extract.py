@@ -1,5 +1,5 @@
-"""A model's kernels as tasks: those that compute the same are one, and count as often as they are
-called."""
+"""A model's kernels as tasks. Kernels that compute the same are one task, weighted by their
+calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .records import Task
 
 
 def kernel_tasks(sources: Mapping[str, KernelSource], target: Target) -> dict[str, Task]:
-    """The tasks of kernels, by the kernels' names, each as if it were called once. Kernels that
-    came with a schedule of their own, and those of symbolic shapes, are left out."""
+    """The tasks of kernels, by the kernels' names, each with weight 1. Kernels with their own
+    schedule, and those of symbolic shapes, are left out."""
     tasks: dict[str, Task] = {}
     for name, source in sources.items():
         begun = unscheduled(source, target)
@@ -36,7 +36,7 @@ def kernel_tasks(sources: Mapping[str, KernelSource], target: Target) -> dict[st
 
 
 def merged(tasks: Mapping[str, Task], calls: Mapping[str, int]) -> list[Task]:
-    """Tasks by their kernels' names, which are called so often: one for each workload."""
+    """One task for each workload, of tasks and numbers of calls by kernel name."""
     found: dict[str, Task] = {}
     for name, task in tasks.items():
         known = found.get(task.workload)
@@ -46,8 +46,8 @@ def merged(tasks: Mapping[str, Task], calls: Mapping[str, int]) -> list[Task]:
 
 
 def task_of(func: PrimFunc, target: Target, name: str = "") -> Task:
-    """A function that carries no schedule as a task. Raises TuneError for one that does, and where
-    sizes are not known."""
+    """The task of an unscheduled function. Raises TuneError for a scheduled one, and for unknown
+    sizes."""
     if IS_SCHEDULED in func.attrs:
         raise TuneError(
             "the function carries a schedule already",

@@ -1,4 +1,4 @@
-"""What a cost model sees of a scheduled function: numbers, most of them logarithms.
+"""A cost model's view of a scheduled function: numbers, most of them logarithms.
 
 Per innermost block: how often it runs and what it computes; how its loops are vectors, unrolled,
 parallel; and per buffer what an access costs: elements side by side or apart, loads per turn of
@@ -6,8 +6,8 @@ the unrolled loops, bytes touched by ever more of the loops around, and from tha
 a second level cache of common sizes have to fetch. After Ansor's features per store (Zheng et al.,
 OSDI 2020, appendix B), with fewer that only matter on GPUs.
 
-A function's features are those of the block that costs most by a rough count of instructions, those
-of the next one, and sums over all. Nothing is lowered for it.
+A function's features are those of the most costly block, by a rough count of instructions, those of
+the next one, and sums over all. Nothing is lowered for them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .postproc import nests, turns
 
 LINE = 64  # bytes of a cache line
 CACHES = (32 << 10, 512 << 10)  # bytes, as common cores have them
-SLOTS = 4  # accesses of a block that are described: what it writes, and the most costly it reads
+SLOTS = 4  # described accesses of a block: its write, and the most costly reads
 CURVE = 6  # places between the innermost loop and the outermost
 BLOCKS = 2
 INSTRUCTIONS = 1  # the place of the rough count, its logarithm
@@ -77,7 +77,6 @@ class Access:
 def features(func: PrimFunc, target: Target) -> Vector:
     """A vector of the same length for every function."""
     rows = [_block_features(loops, block, target) for loops, block in nests(func)]
-    rows = [row for row in rows if row is not None]
     rows.sort(key=lambda row: -row[1])
     parts = [row[0] for row in rows[:BLOCKS]]
     parts += [[0.0] * LENGTH] * (BLOCKS - len(parts))
@@ -182,13 +181,13 @@ def _log(x: float) -> float:
 
 
 def _inner_step(access: Access, inner: For | None) -> float:
-    """Of the innermost serial loop, in bytes."""
+    """The step per turn of the innermost serial loop, in bytes."""
     return _log(abs(access.step(inner.var)) * access.bytes) if inner is not None else 0.0
 
 
 def _operations(block: Block) -> list[int]:
     """Per run: multiplications, additions, divisions, comparisons and choices, conversions, calls.
-    Only of values: what an index takes is mostly gone when loops are lowered."""
+    Only of values: lowering removes most arithmetic of indices."""
     found = [0] * 6
     pending: list[Any] = [n.value for n in walk(block.body) if isinstance(n, Store)]
     seen: set[Any] = set()
@@ -296,9 +295,9 @@ def _lines(access: Access, dims: Sequence[float]) -> float:
 def _fetched(
     loops: Sequence[For], accesses: Sequence[Access], touched: Sequence[Sequence[float]], size: int
 ) -> list[float]:
-    """Bytes that a cache of this size fetches for each access: what the loops that fit into it
-    touch, as often as those outside of them turn; while a loop turns that does not move an access,
-    what it touches may stay."""
+    """Bytes that a cache of this size fetches for each access: what the inner loops that fit into
+    it touch, times the turns of the loops outside. The innermost loop outside does not count if it
+    does not move the access, whose data may then stay."""
     depth = max(n for n, row in enumerate(touched) if n == 0 or sum(row) <= size)
     outside = list(loops[: len(loops) - depth])
     found: list[float] = []

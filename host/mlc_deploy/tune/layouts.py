@@ -1,9 +1,9 @@
-"""Which layouts a model's convolutions compute in: part of what is tuned.
+"""The layouts of a model's convolutions, which are tuned, too.
 
-A plan is a value of the pass option graph.layouts with the kernels that come of it, layout
-transforms included. The default kernels of a few plans are measured: as the target would have it,
-all convolutions plain, all in blocks and none by Winograd's filtering. Then the layers that were
-cheaper elsewhere go there, together or one by one, as long as the whole model gets cheaper.
+A plan is a value of the pass option graph.layouts with its kernels, layout transforms included. The
+default kernels of a few plans are measured: the target's own layouts, all convolutions plain, all
+in blocks and none by Winograd's filtering. Then each layer moves to a layout where it was cheaper,
+together with others or alone, as long as the whole model gets cheaper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .extract import kernel_tasks, merged
 from .records import Task
 
 CONVOLUTIONS = ("conv2d", "winograd_conv2d")
-CHEAPER = 0.98  # of a layer's cost, below which another layout is thought of
+CHEAPER = 0.98  # a layout below this share of a layer's cost is tried
 MOST_ALONE = 8  # layers that are tried one by one
 
 Costs = Callable[[Sequence[Task]], Mapping[str, float]]  # by workload
@@ -34,14 +34,14 @@ Costs = Callable[[Sequence[Task]], Mapping[str, float]]  # by workload
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """`calls` are (layer, workload) of each call of the model that a task computes."""
+    """calls: (layer, workload) of each call of the model that a task computes."""
 
     layouts: Layouts
     tasks: tuple[Task, ...]
     calls: tuple[tuple[str, str], ...]
 
     def cost(self, of: Mapping[str, float]) -> float:
-        """Of one run of the model, by its kernels' costs; inf where one is not known."""
+        """The cost of one run of the model, by its kernels' costs; inf where one is unknown."""
         return sum(of.get(workload, inf) for _, workload in self.calls)
 
     def by_layer(self, of: Mapping[str, float]) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """For people: the layouts that it asks for, and of how many layers."""
+        """For people: its layouts, each with the number of its layers."""
         counts = Counter(self.layouts.values())
         return ", ".join(f"{n} in {name}" for name, n in counts.items()) or "the target's own"
 
@@ -64,7 +64,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model of which there are plans."""
+    """A model to make plans for."""
 
     graphs: ModelGraph
     target: Target
@@ -91,7 +91,7 @@ class Model:
 
     @cached_property
     def layouts(self) -> tuple[str, ...]:
-        """What convolutions may compute in: plain, and the blocks that some of them ask for."""
+        """The layouts for convolutions: plain, and the blocks that some of them ask for."""
         calls = [b.call for b in _convolutions(self.graphs.optimized)]
         asked = [layout(c.attrs.get("out_layout", PLAIN)) for c in calls if isinstance(c, Call)]
         return tuple(sorted({PLAIN, *(a.text for a in asked)}))
@@ -111,9 +111,8 @@ def plans(
     watch: Callable[[Plan, float], None] = lambda *_: None,
     late: Callable[[], bool] = lambda: False,
 ) -> list[tuple[Plan, float]]:
-    """Plans by what their default kernels cost together, the cheapest first. measured gives the
-    costs of tasks' default kernels; late() says that no plan but the first is to be tried any
-    more."""
+    """(plan, cost of its default kernels together), the cheapest first. measured: gives the costs
+    of tasks' default kernels. late(): whether to try no plan after the first."""
     costs: dict[str, float] = {}
     found: list[tuple[Plan, float]] = []
 
@@ -144,7 +143,7 @@ def _cheaper(
     layers: Sequence[str], best: Plan, others: Sequence[Plan], costs: Mapping[str, float]
 ) -> dict[str, str | None]:
     """The layers of a plan that are cheaper in another one, and their layout there (None: the
-    target's own), those first that promise most."""
+    target's own), the largest gains first."""
     before = best.by_layer(costs)
     after = [(plan.layouts, plan.by_layer(costs)) for plan in others]
     gains: dict[str, float] = {}

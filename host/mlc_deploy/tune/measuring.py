@@ -1,5 +1,5 @@
-"""From candidates to results: what the database knows is not measured again; the rest is built and
-run, several at once, and on the disk before it counts.
+"""From candidates to results. Results in the database are taken from there; other candidates are
+built and run, several at once, and their results are on the disk before they count.
 
 Builds and runs are jobs of two executors of concurrent.futures: `build` for build_object, `boards`
 for functions of a board (boards.py).
@@ -24,16 +24,15 @@ from ..tuned import Database, Measured, Objective, Record, pack
 from .boards import BoardExecutor, BoardLost
 from .records import Candidate, Task
 from .reference import Reference, reference_of
-from .runner import RUN_SECONDS, Request, measure, tensors_of
+from .runner import MESSAGE, RUN_SECONDS, Request, measure, tensors_of
 
-MESSAGE = 300  # characters
 KEPT_BYTES = 1 << 20  # of objects
-REMEMBERED = 512  # objects; schedules that lead to the same are mostly neighbours
+REMEMBERED = 512  # objects; schedules with the same one mostly follow each other
 
 
 @dataclass(eq=False)
 class Round:
-    """Candidates of a task under way: `known` by their place are in the database already."""
+    """Candidates of a task under way. known: results in the database already, by place."""
 
     task: Task
     candidates: Sequence[Candidate]
@@ -51,12 +50,12 @@ class Measuring:
     board: str
     objective: Objective
     run: str
-    seconds: float = RUN_SECONDS  # that a candidate may run for
-    cores: str = ""  # that it runs on
-    speed: Speed | None = None  # that times are predicted by
-    check: bool = True  # outputs of what is better than all before
-    apart: bool = False  # the boards, from each other and from this machine
-    measured: int = 0  # candidates that a board or a builder had to do with
+    seconds: float = RUN_SECONDS  # limit of a candidate's run
+    cores: str = ""  # of the board, as in Request
+    speed: Speed | None = None  # for predicted times
+    check: bool = True  # the outputs of a candidate that is better than all before
+    apart: bool = False  # boards do not disturb each other or this machine
+    measured: int = 0  # candidates that were built or run
     _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object
     _built: dict[tuple[str, str], bytes] = field(default_factory=dict)  # by workload and program
     _lock: Lock = field(default_factory=Lock)  # of both
@@ -71,14 +70,14 @@ class Measuring:
         final: bool = False,
         again: bool = False,
     ) -> Round:
-        """Starts on candidates; `best` is the task's lowest cost so far. `final` ones are measured
-        carefully, whether they were before or not; those that were no good are tried again if
-        `again`. Raises what build_object raises for the default."""
+        """Starts on candidates. best: the task's lowest cost so far. final: measure carefully, even
+        if measured before. again: try failed ones again. Raises what build_object raises for the
+        default."""
         past = self._past(task)
         known = self.database.best(
             task.workload, str(task.target), board=self.board, objective=self.objective
         )
-        if known is not None:  # luck may have made the lowest cost; what beats this one is checked
+        if known is not None:  # the lowest cost may be luck; candidates below this are checked
             best = max(best, known.cost)
         begun = Round(task, candidates)
         if self.check:
@@ -99,7 +98,7 @@ class Measuring:
     def _object(
         self, key: tuple[str, str], candidate: Candidate, task: Task, final: bool
     ) -> Future[bytes]:
-        """The candidate's object, which is mostly still there when it is measured once more."""
+        """The candidate's object; for a final measurement it is usually kept from before."""
         with self._lock:
             known = self._built.get(key) if final else None
         if known is None:
@@ -121,12 +120,12 @@ class Measuring:
         final: bool = False,
         counts: Callable[[Measured], bool] = lambda _: True,
     ) -> list[Measured]:
-        """The results in the candidates' order, all that count on the disk. Raises Unreachable when
-        there is no board any more, and what ends a job otherwise."""
+        """The results in the candidates' order; those that count are on the disk. Raises
+        Unreachable when no board is left, and other errors that end a job."""
         results = dict(begun.known)
         waiting = set(begun.running)
         for outcome in as_completed(begun.running):
-            ready = [f for f in waiting if f.done()]  # one write for all that is there
+            ready = [f for f in waiting if f.done()]  # one write for all that are ready
             waiting.difference_update(ready)
             places = {begun.running[f]: f.result() for f in ready if f.exception() is None}
             results.update(places)
@@ -161,7 +160,7 @@ class Measuring:
         )
 
     def _reference(self, task: Task) -> None:
-        """What outputs are held against: what numpy computes, or else the default kernel."""
+        """Finds the reference for outputs: numpy, or else the default kernel."""
         if task.workload not in self._references:
             found: Reference | bytes | None = reference_of(task)
             if found is None:
@@ -190,7 +189,7 @@ class Measuring:
             outcome.set_exception(error)
         except MlcError as error:
             outcome.set_result(_not_built(str(error)))
-        except Exception as error:  # a fault of the compiler's, which costs this candidate alone
+        except Exception as error:  # a defect of the compiler costs this candidate alone
             outcome.set_result(_not_built(f"{type(error).__name__}: {error}"))
         else:
             self._keep(key, code)
@@ -213,8 +212,8 @@ class Measuring:
                 outcome.set_exception(error)
 
     def _measured(self, request: Request) -> Future[Measured]:
-        """What comes of a request. Different schedules may give one object, which is measured once,
-        but for the last measurement."""
+        """The result of a request. Different schedules may give the same object, which is measured
+        once, except for the final measurement."""
         if request.careful:
             return self.boards.submit(measure, request)
         key = request.workload, blake2b(request.object, digest_size=16).digest()

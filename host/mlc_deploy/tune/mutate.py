@@ -1,8 +1,8 @@
-"""Neighbours of a point: one choice made otherwise, or two points crossed.
+"""Neighbours of a point: one choice changed, or two points crossed.
 
-What a choice is about decides how it is changed. A tile's sizes exchange a prime factor; a number
-(of unrolled steps, of loops in parallel, of elements in a tile) becomes the next one up or down,
-or any other; a place to compute at, any other.
+The kind of a choice decides how it is changed. A tile's sizes exchange a prime factor; a number (of
+unrolled steps, of loops in parallel, of elements in a tile) becomes the next one up or down, or any
+other; a place to compute at, any other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .space import Choice, Decision
 
 FAR = 0.3  # how often a number jumps
 MORE = 0.35  # how often another choice changes as well
-SIZES = 2.0  # how much rather a tile's sizes are changed than something else
+SIZES = 2.0  # the weight of changing a tile's sizes; other choices have 1
 
 
 def mutated(choices: Sequence[Choice], random: Random) -> tuple[Decision, ...] | None:
-    """The decisions with one of them, sometimes several, made otherwise; None where there is
-    nothing to decide."""
+    """The decisions with one of them changed, sometimes several; None where there is nothing to
+    decide."""
     open_ = [n for n, c in enumerate(choices) if len(set(c.options)) > 1]
     if not open_:
         return None

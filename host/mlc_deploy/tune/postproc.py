@@ -1,7 +1,7 @@
-"""What a schedule must be for a candidate to be built of it.
+"""Checks of a schedule before a candidate is built from it.
 
-A check says why one is not, or None. They look at the scheduled function, before it is lowered:
-what they let through may still turn out to be impossible, but seldom and quickly.
+A check gives the reason against a schedule, or None. It sees the scheduled function before
+lowering: a schedule that passes may still be impossible, but that is rare and found quickly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..schedule.tree import bound_to
 
 Check = Callable[[PrimFunc, Target], "str | None"]
 
-MOST_REGISTERS = 16  # where the target has no vectors
+MOST_REGISTERS = 16  # of a target without vectors
 
 
 def nests(func: PrimFunc) -> Iterator[tuple[tuple[For, ...], Block]]:
@@ -91,5 +91,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def why_not(func: PrimFunc, target: Target) -> str | None:
-    """Why no candidate is to be made of a scheduled function; None where one is."""
+    """The reason against a candidate of a scheduled function; None where there is none."""
     return next((reason for check in CHECKS if (reason := check(func, target))), None)

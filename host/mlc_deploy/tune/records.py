@@ -1,12 +1,12 @@
-"""What passes between searching and measuring: tasks and candidates.
+"""Tasks and candidates, which pass between searching and measuring.
 
     search   candidates = search.propose(n)
     measure  each is built, run and checked, several at once, in any order
     search   search.tell([(candidate, measured), ...])   in the order they were proposed in
 
-A search knows nothing of boards and a measurer nothing of spaces. What a search proposes depends on
-its seed and on what it was told alone, so a run that was killed is gone through again over what the
-database holds of it, and goes on where it was.
+A search knows nothing of boards, and a measurer nothing of spaces. Proposals depend only on the
+search's seed and on the results that it was told. So a killed run proposes the same again, takes
+known results from the database, and goes on from there.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from ..schedule.trace import Trace
 class Task:
     """A kernel to be tuned for a target.
 
-    `func` computes it and carries no schedule; `default(func)` is how it is scheduled untuned.
-    `weight` is how often the model calls it. `source` is what the graph says of it, where it comes
-    from one.
+    func: the kernel without a schedule. default(func): with its untuned schedule. weight: how often
+    the model calls it. source: its description in the graph, if it comes from one.
     """
 
     name: str
@@ -42,17 +41,17 @@ class Task:
 
     @cached_property
     def workload(self) -> str:
-        """The same for programs that compute the same, whatever names they give to it."""
+        """A hash, equal for programs that compute the same, whatever their names."""
         return structural_hash(self.func)
 
 
-KNOWN = "known"  # the origin of what an earlier run found
+KNOWN = "known"  # the origin of candidates that an earlier run found
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One schedule of a task: `func` is what `trace`, replayed on the task's function, gives,
-    without anything else being done to it. `origin` says where a search got it from, in a word."""
+    """One schedule of a task. func: the task's function after `trace`, and nothing else. origin:
+    where a search got it from, in a word."""
 
     trace: Trace
     func: PrimFunc
@@ -60,12 +59,12 @@ class Candidate:
 
     @property
     def is_trial(self) -> bool:
-        """Whether it counts as one: what an earlier run found is measured on top of them."""
+        """Whether it counts as a trial: candidates of earlier runs are measured in addition."""
         return self.origin != KNOWN
 
     @cached_property
     def program(self) -> str:
-        """The same for traces that lead to the same program."""
+        """A hash, equal for traces that lead to the same program."""
         return structural_hash(self.func)
 
 

@@ -1,5 +1,5 @@
-"""What a task's outputs are to be: computed by numpy from what the task is stated as, so that no
-kernel, the default one included, says of itself that it is right; and the inputs that show it."""
+"""The correct outputs of a task, computed by numpy from the task's definition, so that no kernel,
+not even the default one, is its own judge; and inputs that reveal errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 MOST_INTERPRETED = 1 << 16  # turns of blocks; the interpreter takes about a second for them
 WEIGHTS = 1  # the place of weights among an operator's arguments
 INTEGERS = ("int32", "int64")
-# Of a random 8-bit number: the root of its mean square, with a sign and without.
+# The root mean square of a random 8-bit number, signed and unsigned.
 STORED_SIZE, UNSIGNED_SIZE = 73.0, 147.0
 
 
@@ -57,14 +57,14 @@ class Values:
         return rng.uniform(self.low, self.high, shape).astype(dtype)
 
 
-# Of zero in divisors, and below zero in exponents, nothing could be computed.
+# Divisors must not be 0, and exponents not negative.
 COUNTS = Values(1, 100)
 STORED = Values(-127, 127)
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A graph function of operators, or a function of loops, that computes outputs of inputs."""
+    """A graph function of operators, or a function of loops, that computes outputs from inputs."""
 
     computes: Function | PrimFunc
 
@@ -91,7 +91,7 @@ def written(func: PrimFunc) -> set[Any]:
 
 
 def values_of(task: Task) -> dict[Buffer, Values]:
-    """The parameters for whose inputs not any numbers of their type do, and what does."""
+    """The inputs that need certain values, and these values."""
     outputs, used = written(task.func), indices(task.func)
     inputs = [b for b in task.func.buffers if b not in outputs]
     found = {b: COUNTS for b in inputs if b.dtype in INTEGERS}
@@ -115,7 +115,7 @@ def packed_weights(task: Task) -> dict[Buffer, Attrs]:
 
 
 def indices(func: PrimFunc) -> set[Buffer]:
-    """The buffers whose values say, or may say, which elements others are read or written at."""
+    """The buffers whose values may be indices into other buffers."""
     found: set[Buffer] = set()
     todo: list[Expr] = []
     stores: list[Store] = []
@@ -141,7 +141,7 @@ def indices(func: PrimFunc) -> set[Buffer]:
 
 def _quantized(function: Function) -> dict[int, Values]:
     """By parameter, the values that spread quantized numbers over the range of their dtype. Floats
-    that are cast to integers are whole, as otherwise the last bit of a sum would decide."""
+    that are cast to integers have no fraction: else the last bit of a sum would decide."""
     number = {param: n for n, param in enumerate(function.params)}
     products = sum(map(multiply_accumulates, function.bindings))
     unsigned = any(param.type.dtype == "uint8" for param in number)
@@ -152,7 +152,7 @@ def _quantized(function: Function) -> dict[int, Values]:
     for binding in function.bindings:
         match binding.call:
             case Call("requantize" | "quantize" as op, (_, scale, _)):
-                # A sum of that many products is so many times as large as one of them.
+                # A sum of n products is about sqrt(n) times as large as one of them.
                 times = sqrt(max(products / max(binding.outputs[0].type.elements, 1), 1.0))
                 most = int(STORED.high * times)
                 biases = [n for p, n in number.items() if p.type.dtype in INTEGERS]
@@ -176,7 +176,7 @@ def _interpreted(func: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _cuts(binding: Binding) -> bool:
-    """Whether it makes integers of floats by cutting them off."""
+    """Whether it truncates floats to integers."""
     match binding.call:
         case Call("cast", (x,)):
             return _is_float(x) and not _is_float(binding.outputs[0])

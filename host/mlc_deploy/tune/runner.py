@@ -1,10 +1,11 @@
-"""What a candidate costs: loaded on a board, run, timed or counted, and held against a reference.
+"""The cost of a candidate: it is loaded on a board, run, timed or counted, and compared with a
+reference.
 
-Inputs are the same for all candidates of a task, and outputs are filled with something else before
-each, so that a kernel that writes nothing is not taken for a right one. Inputs are made anew once a
-candidate was no good, since it may have written into them. Whatever the
-cost says to be better than all before must also be right: its outputs are compared with what numpy
-computes of the same inputs, or, where that takes too long, with those of the default kernel.
+All candidates of a task get the same inputs. Outputs are overwritten before each, so that a kernel
+that writes nothing does not pass for correct. After a failed candidate the inputs are made again,
+since it may have written into them. A candidate that costs less than all before must also be
+correct: its outputs are compared with numpy's for the same inputs or, where that takes too long,
+with the default kernel's.
 """
 
 from __future__ import annotations
@@ -44,33 +45,34 @@ from .boards import Board, Incident
 from .records import Task
 from .reference import Reference, Values, packed_weights, values_of, written
 
-RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one
+RELATIVE, OF_LARGEST = 1e-4, 2e-5  # bounds of floats: times the element, times the largest one
 HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
 RUN_SECONDS = 10.0  # for a run of a kernel, where the request says nothing
 FAR_OFF = 3.0  # so many times the best: no need to know it exactly
 NEAR = 1.03  # of the best: it may be a better one
 # samples, and milliseconds that each takes at least
 ROUGH, QUICK, CLOSE, CAREFUL = (1, 0), (3, 4), (5, 10), (7, 20)
-ENOUGH = 1.1  # times the runs that fill a sample: too few of them would be run in vain
+ENOUGH = 1.1  # times the runs that fill a sample: a sample too short is wasted
 SHORTEST = 1e-9  # seconds, where the clock saw none
 LATE, LATEST = 10.0, 100.0  # so many times the best a run may take, at least and at most
 LEAST_SECONDS = 1.0  # that a run may take: others may have the board's cores for a while
 EMULATED_PER_SECOND = 1e8  # instructions, by a slow emulator
 EMULATED_TIMES = 200.0  # what a core takes, by a slow emulator that simulates caches
 DISTURBED = ("noisy", "migrated", "throttled")
+MESSAGE = 300  # characters of a message
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
 TASKS_KEPT = 2  # on a board: their tensors
-TENSORS_KEPT = 64  # tasks of which it is known what their tensors are
-EXPECTED_BYTES = 1 << 26  # of outputs that are to be compared with, kept for each board
+TENSORS_KEPT = 64  # tasks whose tensors are remembered
+EXPECTED_BYTES = 1 << 26  # of reference outputs, kept for each board
 INDEX_TYPES = ("int32", "int64")  # zeros where nothing is said: they may be indices
 INPUT_SEED, OUTPUT_SEED = 1, 77
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A parameter of a kernel. values: what an input holds; None: what its type asks for. packed:
-    of weights that are, the attributes of their operator. half: the kernel computes in float16."""
+    """A parameter of a kernel. values: of an input; None: by its type. packed: for packed weights,
+    the attributes of their operator. half: the kernel computes in float16."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -101,11 +103,10 @@ def tensors_of(task: Task) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One candidate to be measured. `object` is the kernel, `reference` computes its outputs, or is
-    another that does (None: nothing is compared). `best` is the cost of the best of the task so
-    far. `careful` measurements are long however slow the kernel is; `repetitions` is how often a
-    noisy one is made at most. `cores`, as a RemoteFunction takes them. `speed`: of the core that
-    times are predicted for."""
+    """One candidate to measure. object: the kernel. reference: computes its outputs, or is a kernel
+    that does (None: nothing is compared). best: the task's lowest cost so far. careful: measure
+    long, however slow the kernel is. repetitions: of a noisy measurement, at most. cores: as a
+    RemoteFunction takes them. speed: of the core that times are predicted for."""
 
     task: str
     workload: str
@@ -123,13 +124,13 @@ class Request:
 
 
 def measure(board: Board, request: Request) -> Measured:
-    """A job of a BoardPool. Raises what says that the board is gone: Lost, Unreachable,
-    ProtocolError, and Timeout when it does not even say that a kernel took too long."""
+    """A job of a BoardPool. Raises the errors of a lost board: Lost, Unreachable, ProtocolError,
+    and Timeout where the board itself does not answer."""
     used = request.workload in board.state.get("tensors", {})
     found = _compared(board, request)
     if found.verdict != "ok":
         _forget_tensors(board, request.workload)
-    if found.verdict == "wrong" and used:  # perhaps of what an earlier candidate left as inputs
+    if found.verdict == "wrong" and used:  # an earlier candidate may have changed the inputs
         return measure(board, request)
     return found
 
@@ -159,8 +160,8 @@ def _compared(board: Board, request: Request) -> Measured:
 
 
 def wrong_elements(got: NDArray[Any], expected: NDArray[Any], half: bool = False) -> int:
-    """How many elements of a kernel's output are not what they should be: integers exactly, floats
-    in the bounds for one tensor, those of float16 where they are kept or computed so."""
+    """How many elements of a kernel's output are wrong. Integers must be exact, floats within
+    bounds; float16 values, and floats computed in float16, have wider bounds."""
     if got.dtype.kind != "f":
         return int((got != expected).sum())
     half |= got.dtype == np.float16
@@ -175,7 +176,7 @@ def wrong_elements(got: NDArray[Any], expected: NDArray[Any], half: bool = False
 
 
 def _words(text: str) -> str:
-    return text[:300]
+    return text[:MESSAGE]
 
 
 def _measured(
@@ -199,8 +200,8 @@ def _measured(
 def predicted(
     request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor], run: Run
 ) -> Measured:
-    """The time on the core that a candidate is for, by the counts of its run. Where caches could
-    hold its tensors it runs again, as in a model whose layer before has just written them."""
+    """The predicted time on the candidate's core, by the counts of its run. If caches could hold
+    its tensors it runs again, since in a model the layer before has just written them."""
     assert request.speed is not None
     (counts,) = run.counts or (None,)
     if counts is None or not counts.misses:
@@ -231,8 +232,7 @@ def _loaded(board: Board, code: bytes) -> Iterator[RemoteFunction]:
 def timed(
     board: Board, request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor]
 ) -> Measured:
-    """First roughly; exactly where it is worth it: what may be the best, and what `careful` asks
-    for."""
+    """Times a kernel roughly at first, and exactly if it may be the best, or if `careful`."""
     limit = run_limit(request)
     known = inf  # seconds of a run
 
@@ -259,8 +259,8 @@ def timed(
 
 
 def run_limit(request: Request) -> float:
-    """Seconds that one run may take: what the request says, and less where the best takes far less.
-    It is still many times the best's, so a kernel on a busy board does not count as endless."""
+    """Seconds that one run may take: the request's limit, or less where the best takes far less. It
+    is still many times the best's, so a kernel on a busy board does not count as endless."""
     best = request.best
     match request.objective:
         case "instructions":
@@ -278,8 +278,8 @@ def settled(
     request: Request,
     sleep: Any = time.sleep,
 ) -> tuple[tuple[float, ...], str]:
-    """Samples that can be trusted, and the verdict on them. A board that is throttled pauses and is
-    asked again; what is noisy is repeated, and where it stays so all its samples count."""
+    """Trustworthy samples, and the verdict on them. A throttled board pauses and measures again. A
+    noisy measurement is repeated; if it stays noisy, all its samples count."""
     pauses = list(request.cool)
     disturbed: tuple[float, ...] = ()
     for _ in range(request.repetitions + len(pauses)):
@@ -299,10 +299,10 @@ def settled(
 
 
 def _tensors(board: Board, request: Request) -> Sequence[RemoteTensor]:
-    """The task's tensors on the board; those of the tasks that were measured last are kept."""
+    """The task's tensors on the board; those of the latest tasks are kept."""
     kept: dict[str, tuple[RemoteTensor, ...]] = board.state.setdefault("tensors", {})
     if request.workload in kept:
-        kept[request.workload] = kept.pop(request.workload)  # the one used last is the last
+        kept[request.workload] = kept.pop(request.workload)  # the latest comes last
         return kept[request.workload]
     while len(kept) >= TASKS_KEPT:
         _forget_tensors(board, next(iter(kept)))
@@ -333,7 +333,7 @@ def _outputs(request: Request, tensors: Sequence[RemoteTensor]) -> list[NDArray[
 
 
 def _expected(board: Board, request: Request) -> list[NDArray[Any]]:
-    """What the outputs are to be; those of the tasks that were measured last are kept."""
+    """The reference outputs; those of the latest tasks are kept."""
     kept: dict[str, list[NDArray[Any]]] = board.state.setdefault("expected", {})
     if request.workload not in kept:
         while sum(a.nbytes for arrays in kept.values() for a in arrays) > EXPECTED_BYTES:

@@ -1,9 +1,9 @@
-"""Whose turn it is: trials go to the task where the model's latency is likely to fall most.
+"""The order of tasks: trials go to the task where the model's latency is likely to fall most.
 
-The gradient of Ansor (Zheng et al., OSDI 2020, section 6): what a round of a task is expected to
-bring is a mean of what the last ones brought, and of what may be possible by how many rounds there
-were. Possible is what the task costs more than it would at the rate of the best task, as far as
-what it computes is counted.
+The gradient of Ansor (Zheng et al., OSDI 2020, section 6): the expected gain of a task's round is a
+mean of two: the gain of its last rounds, and the possible gain divided by the number of rounds. The
+possible gain is the task's cost above its cost at the rate of the best task, where its operations
+are counted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Protocol
 
 from .records import Task
 
-ALPHA = 0.2  # of what the past says; the rest is of what may be possible
-WINDOW = 3  # rounds that are the past
-NEARLY = 0.9  # of what a task costs at the rate of the best one: there may be better ones still
-EXPLORE_EVERY = 8  # rounds of which one goes to the task that had the fewest
+ALPHA = 0.2  # weight of the past gain; the possible gain has the rest
+WINDOW = 3  # last rounds that count as the past
+NEARLY = 0.9  # of a task's cost at the best task's rate: better rates may exist
+EXPLORE_EVERY = 8  # one round of so many goes to the task with the fewest rounds
 
 
 @dataclass(eq=False)
 class Progress:
-    """How a task stands. `best` is its lowest cost, after each of its rounds in `history`;
-    `baseline` the default's. `since` are the trials since it last fell."""
+    """The progress of a task. best: its lowest cost. history: `best` after each round. baseline:
+    the default's cost. since: the trials since `best` last fell."""
 
     task: Task
     baseline: float = inf
@@ -34,16 +34,16 @@ class Progress:
     rounds: int = 0
     since: int = 0
     history: list[float] = field(default_factory=list)
-    done: str = ""  # why nothing is tried any more
+    done: str = ""  # why it is done; "" while it is not
 
     @property
     def share(self) -> float:
-        """Of the model: the cost of all its calls."""
+        """The cost of all its calls in the model."""
         return self.task.weight * min(self.best, self.baseline)
 
 
 class TaskScheduler(Protocol):
-    """Says which task the next round is of: one of those that are not done."""
+    """Chooses the task of the next round among those that are not done."""
 
     def next(self, tasks: Sequence[Progress]) -> int: ...
 
@@ -56,7 +56,7 @@ class RoundRobin:
 
 
 class GradientBased:
-    """The task whose next round is expected to bring the model most."""
+    """The task whose next round has the largest expected gain for the model."""
 
     def next(self, tasks: Sequence[Progress]) -> int:
         candidates = _open(tasks)
@@ -73,8 +73,8 @@ def _open(tasks: Sequence[Progress]) -> list[int]:
 
 
 def _gain(t: Progress, least: float) -> float:
-    """What a round of the task is expected to take off the model's cost; least: the lowest cost of
-    an operation in any task."""
+    """The expected gain of a round in the model's cost. least: the lowest cost of an operation in
+    any task."""
     if not isfinite(t.share):
         return 0.0 if t.rounds else inf
     past = [t.baseline, *t.history][-WINDOW - 1 :]

@@ -43,18 +43,18 @@ from .space import (
 )
 
 KINDS = ("evolutionary", "random", "grid", "replay")
-NEW = 1.75  # schedules that are thought of for each one that is proposed
-WAITING = 64  # that were thought of and not proposed: another time they may be the best
-PARENTS = 24  # of the best ones have neighbours
-GREEDY_EARLY = 0.5  # before there is much to learn from
-GREEDY = 0.85  # how many of a batch the model picks; the others are left to chance
+NEW = 1.75  # schedules that are made for each one that is proposed
+WAITING = 64  # made and not proposed: later they may be the best
+PARENTS = 24  # so many of the best have children
+GREEDY_EARLY = 0.5  # the same, before there is much to learn from
+GREEDY = 0.85  # share of a batch that the model picks; the rest is left to chance
 GENERATIONS = 2
-FRESH = 0.25  # of what is thought of is random, not neighbours
-CROSSED = 0.1  # of children have two parents
+FRESH = 0.25  # share of random points among those that are made; the rest are children
+CROSSED = 0.1  # share of children with two parents
 DECAY = 0.9  # how much less likely a parent is than the next better one
-REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
+REMEMBERED = 512  # children that need not be scheduled again
 IN_VAIN = 24  # tries after which a space counts as exhausted
-RANDOM_FIRST = 16  # results before which all is random, where the model knows nothing
+RANDOM_FIRST = 16  # results before which all is random, if the model is untrained
 MOST_KNOWN = 8  # known traces that are measured again
 
 
@@ -67,7 +67,7 @@ class _Base:
         self.seen: set[str] = set()
         self.spaces: list[DesignSpace] = []
         self.untuned: Point | None = None  # the default schedule, where the space holds it
-        self.refused: MlcError | None = None  # what was said of the last point
+        self.refused: MlcError | None = None  # the error of the last impossible point
         for member in members(space):
             if isinstance(member, Default):
                 self.untuned = default_candidate(task, len(self.spaces))
@@ -87,7 +87,7 @@ class _Base:
         return self.unseen(found)
 
     def unseen(self, found: Point) -> Point | None:
-        """The point, which counts as seen from then on; None where its program does already."""
+        """The point, which then counts as seen; None where its program was seen before."""
         if found.program in self.seen:
             return None
         self.seen.add(found.program)
@@ -100,7 +100,7 @@ class _Base:
         return self.made(number, Decider(Random(self.random.getrandbits(64))), "random")
 
     def any_of(self, found: Sequence[Candidate]) -> list[Candidate]:
-        """What was found. Raises TuneError where a user's space has not given anything yet."""
+        """The candidates. Raises TuneError where a user's space has not given any yet."""
         own = self.spaces and all(isinstance(s, ScheduleFn) for s in self.spaces)
         if own and not self.seen and self.refused is not None:
             raise TuneError(
@@ -119,7 +119,7 @@ class _Base:
 
 
 def _several(n: int, make: Callable[[], Point | None]) -> list[Point]:
-    """n of what make gives; fewer where it fails too often in a row."""
+    """n results of make; fewer where it fails too often in a row."""
     found: list[Point] = []
     failed = 0
     while len(found) < n and failed < IN_VAIN:
@@ -161,14 +161,14 @@ class GridSearch(_Base):
         pass
 
     def _all(self) -> Iterator[Candidate]:
-        for number, space in enumerate(self.spaces):
-            for chooser in every_point(space, self.task):
+        for number in range(len(self.spaces)):
+            for chooser in every_point():
                 if (found := self.made(number, chooser, "grid")) is not None:
                     yield found
 
 
 class ReplaySearch:
-    """What is known of a task, in its order; nothing else."""
+    """The known traces of a task, in their order; nothing else."""
 
     def __init__(self, task: Task, known: Sequence[Trace]) -> None:
         self._left = iter(_replayed(task, known, "replay"))
@@ -204,8 +204,8 @@ class Member:
 
 
 class EvolutionarySearch(_Base):
-    """Evolution over choices: parents are the best that were measured, children have one choice or
-    two made otherwise, and the cost model says which of the children are measured."""
+    """Evolution over choices: parents are the best measured points, children have one choice or two
+    changed, and the cost model chooses which children are measured."""
 
     def __init__(
         self,
@@ -221,10 +221,10 @@ class EvolutionarySearch(_Base):
         self._told = 0
         self._known = known
         self._begun = False
-        self._given: list[Point] = []  # what comes before all that is thought of
-        self._pool: list[tuple[float, Point]] = []  # by score, what was thought of and not proposed
+        self._given: list[Point] = []  # proposed before all others
+        self._pool: list[tuple[float, Point]] = []  # points not proposed, with scores
         self._vectors: dict[str, Vector] = {}  # of the pool, by program
-        # children's programs; None of those that were not possible, or not unseen
+        # programs of children; None for impossible ones, and for ones seen before
         self._tried: dict[tuple[int, tuple[Decision, ...]], str | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
@@ -243,7 +243,7 @@ class EvolutionarySearch(_Base):
         self.best = sorted([*self.best, *new], key=lambda m: m.cost)[:PARENTS]
 
     def _first(self) -> list[Point]:
-        """The default, then the best of what is known that some space still gives."""
+        """The default, then the best of the known traces that still apply."""
         found = self.first()
         for candidate in _replayed(self.task, self._known, KNOWN):
             if len(found) > MOST_KNOWN:
@@ -266,7 +266,7 @@ class EvolutionarySearch(_Base):
         return Point(candidate.trace, candidate.func, candidate.origin)
 
     def _child(self, parents: Sequence[Point]) -> Point | None:
-        """A neighbour of a parent, those that come first having more."""
+        """A child of a parent; earlier parents are likelier."""
         if not parents:
             return self.by_chance()
         weights = [DECAY**rank for rank in range(len(parents))]
@@ -294,9 +294,9 @@ class EvolutionarySearch(_Base):
         return found
 
     def _promising(self, n: int) -> list[Candidate]:
-        """The best of the pool by the model, and a few others. Before, the pool grows by random
-        points and by generations, the first of neighbours of what was measured, each other of
-        neighbours of what is thought best in those before."""
+        """The best of the pool by the model, and a few others. Before that, the pool grows by
+        random points and by generations of children: at first of the best measured points, then of
+        the best of the pool."""
         early = self._told < RANDOM_FIRST and not self.model.trained
         size = round(NEW * n)
         made = self._think(size if early else round(size * FRESH), self.by_chance)
@@ -317,7 +317,8 @@ class EvolutionarySearch(_Base):
         return [p for _, p in picked]
 
     def _think(self, n: int, make: Callable[[], Point | None]) -> int:
-        """Adds n points to the pool, and scores all of it anew; how many there were."""
+        """Adds up to n points to the pool, scores all of it again, and gives the number of added
+        points."""
         new = _several(n, make)
         points = [*(p for _, p in self._pool), *new]
         scores = self.model.scores([self._vector(p) for p in points])
@@ -332,7 +333,7 @@ class EvolutionarySearch(_Base):
 
 
 def _distinct(pool: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:
-    """Members in their order, but those that the model cannot tell from a better one come last."""
+    """Members in their order, but members with the score of an earlier one come last."""
     firsts: dict[float, Point] = {}
     for score, p in pool:
         firsts.setdefault(score, p)
@@ -350,10 +351,10 @@ def make_search(
 ) -> Search:
     """A search by its name.
 
-    space: a function that schedules and samples is one; None is the default's neighbours and all
-    that rules make. known: traces of earlier runs, the best first; the evolutionary search measures
-    the first of them again and goes on from them. prior: trees that its cost model
-    begins with. Raises TuneError for another name, and where lightgbm is missing.
+    space: also a function that schedules and samples (default: the default's neighbours and all
+    that rules make). known: traces of earlier runs, the best first; the evolutionary search
+    measures the first of them again and goes on from them. prior: trees that its cost model begins
+    with. Raises TuneError for another name, and where lightgbm is missing.
     """
     within: DesignSpace
     match space:

@@ -1,12 +1,11 @@
 """Spaces: the schedules that a task may have.
 
-A space is a program that schedules, and asks a chooser wherever there is more than one way. A point
-of it is the list of what was chosen: run again with the same choices the program gives the same
-schedule, with one of them changed a neighbour of it. The trace is what came of that, and replays
-without the space.
+A space is a scheduling program that asks a chooser wherever there is more than one way. A point is
+the list of choices: the same choices give the same schedule again, and one changed choice gives a
+neighbour. The resulting trace replays without the space.
 
-    ScheduleFn       a function of the user's, that samples
-    Default          how the task is scheduled untuned, with other numbers where it offers a choice
+    ScheduleFn       a user's function that samples
+    Default          the task's untuned schedule, with other numbers where it offers a choice
     PostOrderApply   rules, applied to every block: no template is needed
     Union            several of them
 """
@@ -32,15 +31,15 @@ Decision = int | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice of a point: the option that was taken, of those there were."""
+    """One choice of a point: the option that was taken, and all options."""
 
     taken: Decision
     options: tuple[Decision, ...]
 
 
 class Decider(Chooser):
-    """Takes what is given, in order, as far as it is an option (else the nearest one); after that,
-    by chance, or what a scheduling function would take by itself where `by_default`."""
+    """Takes the given decisions in order, or the options nearest to them. After these it takes
+    options by chance, or with by_default a scheduling function's own choices."""
 
     searches = True
 
@@ -77,8 +76,8 @@ class Decider(Chooser):
         return self
 
     def _nearest(self, options: Sequence[Any]) -> int | None:
-        """The number of the option nearest to what is given for this choice; None where nothing of
-        the kind is."""
+        """The number of the option nearest to the given decision; None where none of this kind is
+        given."""
         if len(self.choices) >= len(self._given):
             return None
         wanted = _numbers(self._given[len(self.choices)])
@@ -113,7 +112,7 @@ class Odometer(Decider):
         return self.choose(options)
 
     def advance(self) -> bool:
-        """The last choice that has another option takes it; those after it begin anew."""
+        """The last choice that has another option takes it; later choices start over."""
         del self._digits[len(self.choices) :]
         while self._digits:
             last = len(self._digits) - 1
@@ -134,13 +133,13 @@ class DesignSpace(Protocol):
     """A program that schedules a task."""
 
     def schedule(self, task: Task) -> Schedule:
-        """A schedule of the task's function. Called where a chooser is in force, which decides.
-        Raises ScheduleError where what was chosen is not possible."""
+        """A schedule of the task's function. Called while a chooser is in force. Raises
+        ScheduleError for impossible choices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Point(Candidate):
-    """A candidate that knows how it came about."""
+    """A candidate with the choices that made it."""
 
     choices: tuple[Choice, ...] = ()
     space: int = 0
@@ -153,15 +152,15 @@ class Point(Candidate):
 def point(
     space: DesignSpace, task: Task, chooser: Decider, number: int = 0, origin: str = ""
 ) -> Point:
-    """What a space gives for these choices. Raises ScheduleError."""
+    """The point of a space for these choices. Raises ScheduleError."""
     with deciding(chooser):
         sch = space.schedule(task)
     chooser.schedules.clear()
     return Point(sch.trace.simplified(), sch.func, origin, tuple(chooser.choices), number)
 
 
-def every_point(space: DesignSpace, task: Task) -> Iterator[Odometer]:
-    """A chooser for each point of a space, to be used before the next one is asked for."""
+def every_point() -> Iterator[Odometer]:
+    """A chooser for each point of a space, which must use it before it takes the next one."""
     odometer = Odometer()
     yield odometer
     while odometer.advance():
@@ -169,7 +168,7 @@ def every_point(space: DesignSpace, task: Task) -> Iterator[Odometer]:
 
 
 def decisions_of(trace: Trace) -> tuple[Decision, ...]:
-    """What was chosen on the way to a trace."""
+    """The decisions of a trace."""
     found: list[Decision] = []
     for _, i in sampling_instructions(trace):
         match i.name:
@@ -184,7 +183,7 @@ def decisions_of(trace: Trace) -> tuple[Decision, ...]:
 
 @dataclass(frozen=True)
 class ScheduleFn:
-    """A function that schedules, and samples; another schedule may be returned for the given."""
+    """A function that schedules and samples. It may return another schedule than the given one."""
 
     function: Callable[[Schedule], Schedule | None]
 
@@ -195,7 +194,7 @@ class ScheduleFn:
 
 @dataclass(frozen=True)
 class Default:
-    """How the task is scheduled untuned; the numbers of it that Schedule.choice offers vary."""
+    """The task's untuned schedule, with variations of the numbers that Schedule.choice offers."""
 
     def schedule(self, task: Task) -> Schedule:
         chooser = in_force()
@@ -211,7 +210,7 @@ class Default:
 
 @dataclass(frozen=True)
 class PostOrderApply:
-    """Rules in order, each applied to every block that there is, producers before consumers.
+    """Rules in order, each applied to every block, producers before consumers.
 
     A rule returns the schedule with the block scheduled, or as it was. Where there is more than one
     way it samples.
@@ -223,7 +222,7 @@ class PostOrderApply:
         sch = Schedule(task.func)
         for rule in self.rules:
             for block in sch.get_blocks():
-                if block in sch.get_blocks():  # not taken away by the rule meanwhile
+                if block in sch.get_blocks():  # the rule may have removed it meanwhile
                     sch = rule(sch, block, task.target)
         return sch
 
@@ -241,14 +240,14 @@ class Union:
 
 
 def members(space: DesignSpace) -> tuple[DesignSpace, ...]:
-    """The spaces that a space is the union of."""
+    """The spaces of a union; another space alone."""
     if isinstance(space, Union):
         return tuple(m for s in space.spaces for m in members(s))
     return (space,)
 
 
 def default_space() -> DesignSpace:
-    """What is searched where nothing is said: the default's neighbours, and all that rules make."""
+    """The space where none is given: the default's neighbours, and all that rules make."""
     return Union((Default(), PostOrderApply()))
 
 

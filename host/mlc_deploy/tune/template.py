@@ -46,7 +46,7 @@ E = TypeVar("E", Split, Knob)
 
 
 class Config:
-    """What a template has defined so far, by name."""
+    """The splits and knobs of a template so far, by name."""
 
     def __init__(self, sch: Schedule) -> None:
         self._sch = sch
@@ -61,7 +61,7 @@ class Config:
         return self._defined(name, Split(self._sch, sizes))
 
     def define_knob(self, name: str, candidates: Sequence[int]) -> Knob:
-        """One of the candidates, each as likely as another."""
+        """One of the candidates, all equally likely."""
         value = self._sch.sample_categorical(list(candidates), [1.0] * len(candidates))
         return self._defined(name, Knob(value))
 

@@ -1,9 +1,8 @@
-"""The whole: rounds of candidates, of the task whose turn it is, until the trials are spent.
+"""The tuning loop: rounds of candidates of one task each, until the trials are spent.
 
-Two rounds are under way at a time, so that boards and builders have something to do while the next
-candidates are thought of. What is proposed when depends on results alone, not on how long they
-took: the same command over the same database goes on where it was stopped, and gets to where it
-would have got without the stop.
+Two rounds are under way at a time, so that boards and builders are busy while the search makes the
+next candidates. The order of proposals depends on results, not on their timing: the same command
+over the same database continues a stopped run, and ends as it would have ended without the stop.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from .space import default_candidate
 AHEAD = 2  # rounds under way
 BATCH = 16  # candidates of a round
 TOP = 3  # candidates of a task that are measured once more at the end, besides the default
-CERTAIN = ("ok", "wrong")  # verdicts that one measurement is enough for
-IMPROVED = 0.999  # a cost below so much of the best is a better one
+CERTAIN = ("ok", "wrong")  # verdicts for which one measurement is enough
+IMPROVED = 0.999  # a cost below this share of the best is an improvement
 
 # A search for a task, by a seed; known: traces of earlier runs, the best first.
 MakeSearch = Callable[[Task, int, Sequence[Trace]], Search]
@@ -37,7 +36,7 @@ MakeSearch = Callable[[Task, int, Sequence[Trace]], Search]
 
 @dataclass(eq=False)
 class State:
-    """A run as it stands, for whoever watches it."""
+    """The state of a run, for whoever watches it."""
 
     tasks: list[Progress]
     objective: Objective
@@ -47,10 +46,10 @@ class State:
     search_began: float | None = None
     ended: float | None = None
     told: int = 0
-    thinking: float = 0.0  # seconds that were spent on what to try
+    thinking: float = 0.0  # seconds spent on choosing candidates
     stage: str = "default kernels"
     bad: dict[str, int] = field(default_factory=dict)  # results by verdict, those that are not ok
-    doubts: list[str] = field(default_factory=list)  # default kernels that are no good
+    doubts: list[str] = field(default_factory=list)  # default kernels that failed
 
     @property
     def seconds(self) -> float:
@@ -62,7 +61,7 @@ class State:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left, at the speed of the search so far; None where nothing says so."""
+        """Seconds that are left, at the speed of the search so far; None where unknown."""
         by_clock = [max(self.minutes * 60 - self.seconds, 0.0)] if self.minutes is not None else []
         if self.told and self.search_began is not None:
             spent = time.perf_counter() - self.search_began
@@ -74,7 +73,7 @@ Watch = Callable[[State], None]
 
 
 def name_of_run(tasks: Sequence[Task], board: str, objective: Objective, *parts: object) -> str:
-    """Equal for what is the same search: records of one run bear it."""
+    """A name that is equal for equal searches; the records of a run have it."""
     words = [board, objective, *map(str, parts)]
     words += [f"{task.workload} {task.target}" for task in tasks]
     return blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
@@ -95,8 +94,9 @@ def tune_tasks(
 ) -> State:
     """Spends `trials` on the tasks, `batch` at a time, and measures the best once more.
 
-    early_stopping: trials after which a task that got no better is done; minutes: after which
-    nothing more is begun. watch sees the state after every round. Raises what `Measuring` does.
+    early_stopping: a task is done after so many trials without improvement. minutes: begin nothing
+    more after so many. watch: called with the state after every round. Raises what `Measuring`
+    does.
     """
     state = State([Progress(task) for task in tasks], measuring.objective, trials, minutes)
     for task in tasks:
@@ -122,11 +122,11 @@ def _search(
     early_stopping: int | None,
     watch: Watch,
 ) -> None:
-    """Rounds, AHEAD of them under way, until there is nothing left to spend or to try."""
+    """Runs rounds, AHEAD of them under way, until there is nothing left to spend or to try."""
     under_way: deque[tuple[int, Round]] = deque()
 
     def begun() -> bool:
-        """Whether another round is under way, or it is known that a task is done."""
+        """Begins a round, or marks a task as done; False where neither is possible now."""
         left = state.trials - sum(t.asked for t in state.tasks)
         if left <= 0 or state.late or all(t.done for t in state.tasks):
             return False
@@ -137,7 +137,7 @@ def _search(
         chosen = state.tasks[number]
         if not candidates:
             if any(n == number for n, _ in under_way):
-                return False  # it may know more when it is told of those
+                return False  # these results may give it ideas
             chosen.done = "nothing left to try"
             return True
         chosen.asked += sum(c.is_trial for c in candidates)
@@ -164,8 +164,8 @@ def _search(
 
 
 def _earlier(measuring: Measuring, task: Task) -> list[Trace]:
-    """What other runs had found for the task before this one began, the best first: on this kind
-    of board, then on others, each by how much worse it is than the best there."""
+    """The traces that other runs found for the task before this one began: first those of this kind
+    of board, then of others, each sorted by cost relative to the best there."""
     newest: dict[tuple[str, str], Record] = {}
     for record in measuring.database.before(measuring.run):
         same = (record.workload, record.target) == (task.workload, str(task.target))
@@ -200,7 +200,7 @@ def _defaults(tasks: Sequence[Task]) -> dict[Task, Candidate]:
 def _measured(
     measuring: Measuring, candidates: Mapping[Task, Candidate]
 ) -> Iterator[tuple[Task, Measured]]:
-    """What comes of default schedules, all of them under way at once."""
+    """The results of one candidate per task, all of them under way at once."""
     rounds = [(task, measuring.begin(task, [c], again=True)) for task, c in candidates.items()]
     for task, begun in rounds:
         (result,) = measuring.finish(begun)
@@ -217,13 +217,13 @@ def _baselines(
         if result.verdict != "ok":
             what = result.verdict.replace("_", " ")
             state.doubts.append(f"{task.name}: default kernel: {what}: {result.message}")
-            of.done = "its default kernel is no good"  # nothing says what would be better
+            of.done = "its default kernel is no good"  # no cost to compare others with
         state.stage = f"default kernels, {number} of {len(defaults)}"
         watch(state)
 
 
 def default_costs(measuring: Measuring, tasks: Sequence[Task]) -> dict[str, float]:
-    """What the default kernels of tasks cost, by workload. Raises what `Measuring` does."""
+    """The costs of tasks' default kernels, by workload. Raises what `Measuring` does."""
     found = {
         task.workload: result.cost(measuring.objective)
         for task, result in _measured(measuring, _defaults(tasks))
@@ -255,8 +255,8 @@ def _told(
 def _finals(
     state: State, measuring: Measuring, defaults: Mapping[Task, Candidate], watch: Watch
 ) -> None:
-    """The best of many noisy measurements is likely to be one that was lucky: so the best are
-    measured carefully, and again whatever is the best then, until the best is one of those."""
+    """The best of many noisy measurements is likely a lucky one. So the best are measured
+    carefully, then whatever is best after that, until the best one is measured carefully."""
     _carefully(state, measuring, [(task, [c]) for task, c in defaults.items()], watch)
     count, before = TOP, -1
     while len(measuring.database) > before:
@@ -285,9 +285,9 @@ def _carefully(
     candidates: Sequence[tuple[Task, Sequence[Candidate]]],
     watch: Watch,
 ) -> None:
-    """Measures those that were not measured carefully before: on boards apart all at once, on this
-    machine one at a time, so that nothing else disturbs it. What fails, though it ran before, is
-    tried once more before it counts: it may be the board's fault."""
+    """Measures the candidates that were not measured carefully before: all at once on separate
+    boards, one at a time and undisturbed on this machine. A failed candidate is tried once more
+    before the failure counts, since it ran before: it may be the board's fault."""
 
     def finish(task: Task, candidate: Candidate, begun: Round) -> None:
         state.stage = f"the best of {task.name}, once more"
@@ -321,7 +321,7 @@ def _count_bad(state: State, results: Sequence[Measured]) -> None:
 
 
 def _ranked(measuring: Measuring, task: Task) -> Iterator[tuple[Record, Candidate]]:
-    """What the database has of a task, the best first."""
+    """A task's records in the database that apply, the best first."""
     records = measuring.database.query(
         task.workload, str(task.target), board=measuring.board, objective=measuring.objective
     )
@@ -330,6 +330,6 @@ def _ranked(measuring: Measuring, task: Task) -> Iterator[tuple[Record, Candidat
 
 
 def best_schedule(database: Database, task: Task) -> Schedule | None:
-    """The best that the database has for a task, of what applies; None where that is nothing."""
+    """The best applicable schedule in the database for a task; None where there is none."""
     records = database.query(task.workload, str(task.target))
     return next((sch for _, sch in applicable(records, task.func)), None)

@@ -1,7 +1,7 @@
-"""Passes over flat loops that serve one machine: the last before code is emitted.
+"""Passes over flat loops for one machine: the last before code generation.
 
-The target stands in the function's attributes (`bind_target`); a pass whose machine it is not
-leaves the function as it is. Emission (codegen/) makes no such choices: it spells what it is given.
+An attribute of the function names the target (`bind_target`). A pass for another machine changes
+nothing. codegen/ makes no such choices: it emits what it is given.
 """
 
 from .lanes import broadcast_lanes, halve_loads, pair_loads, share_quads
@@ -16,17 +16,17 @@ from .target import bind_target
 from .transposes import transpose_loads
 
 LLVM_STEPS = (
-    transpose_loads,  # first: the rows that it loads are vectors, as others are
-    halve_loads,  # before pairs, which take two vectors for a register each
+    transpose_loads,  # first: the next passes merge the vectors that it loads
+    halve_loads,  # before pairs, which join vectors of a whole register
     pair_loads,
     broadcast_lanes,
     share_quads,
     join_phases,
     clamp_floats,
     join_packed_stores,
-    follow_pointers,  # after all that changes which vectors are loaded where
+    follow_pointers,  # after the passes that change which vectors are loaded
     hide_pointers,
-    split_strided_loads,  # after pointers: they follow no loads with a stride
+    split_strided_loads,  # after follow_pointers, which leaves strided loads alone
     choose_scheduling_model,
 )
 C_STEPS = (split_vectors,)

@@ -1,5 +1,5 @@
-"""What must hold where an expression is computed, by the if_then_else around it. Loads become one
-only where equal guards stand around them: none is read then that was not read before."""
+"""Guards of an expression: what the if_then_else around it say. Loads are merged only under equal
+guards, so that no element is read that was not read before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rewrite = Callable[[Any, Guards], Expr | None]
 
 
 def guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]]:
-    """The nodes of expressions, each once for what must hold where it is."""
+    """The nodes of expressions with their guards, each pair once."""
     met: set[Node] = set()
     plain = [n for v in values for n in walk(v, met)]
     if not any(type(n) is Call and n.name == "if_then_else" for n in plain):
@@ -38,7 +38,8 @@ def guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]
 
 
 def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
-    """What rebuilds expressions with nodes in the place of others, by what must hold there."""
+    """A function that rebuilds expressions: rewrite(node, guards) gives a node's replacement, or
+    None."""
 
     @cache
     def within(guards: Guards) -> Callable[[Any], Any]:
@@ -58,14 +59,14 @@ def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
 
 
 def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:
-    """The arguments of an if_then_else, each with what must hold there."""
+    """The arguments of an if_then_else, each with its guards."""
     condition, then, otherwise = n.args
     said = frozenset(_said(c, known) for c in conjuncts(condition))
     return [(condition, guards), (then, guards | said), (otherwise, guards | {("not", said)})]
 
 
 def _said(condition: Expr, known: Known) -> object:
-    """What a condition says; comparisons of equal integers say the same."""
+    """A key for a condition; comparisons of equal integers have equal keys."""
     match condition:
         case Compare(op, a, b) if dtype_of(a.dtype).is_integer and dtype_of(a.dtype).lanes == 1:
             return op, linear(a, known).plus(linear(b, known), -1)

@@ -1,4 +1,4 @@
-"""Neighbouring loads become one: scalars that are broadcast, lanes of a vector; vectors, a pair.
+"""Neighbouring loads become one: broadcast scalars become lanes of a vector, vectors become a pair.
 
 ARM multiplies a vector by a lane of another in one instruction, so four neighbours loaded at once
 save three loads and four broadcasts. LLVM does not find this by itself.
@@ -33,19 +33,18 @@ from ...ir import (
     rebuild,
     statements,
     walk,
-    with_fields,
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .guards import Guards, guarded, rewriting
 from .target import target_of
 
-# A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
+# A buffer, the part of an index that is not constant, the dtype that uses have, and the guards.
 Key = tuple[Buffer, Linear, str, Guards]
-Found = tuple[Load, str]  # a load, and the dtype that it is used in
+Found = tuple[Load, str]  # a load, and the dtype that its use has
 
-QUAD = 4  # bytes that a lane of a dot product has
+QUAD = 4  # bytes per lane of a dot product
 
 
 @optional(level=1)
@@ -53,11 +52,10 @@ def broadcast_lanes(func: PrimFunc) -> PrimFunc:
     """… Broadcast(A[e + c], n) …, for all c of one vector of A
     =>   … Shuffle(A[Ramp(e + c0, 1, m)], (c - c0,) * n) …
 
-    and of Cast(A[e + c]) as well, a vector being one of what that gives: integers of twice the
-    bits after the Shuffle, as instructions that multiply by a lane widen both,
-
-    in runs of stores, when every element of the vector is wanted in the run: then no element is
-    read that was not read before. Equal vector loads are left to LLVM to merge.
+    in a run of stores that uses every element of the vector, so that no element is read that was
+    not read before. LLVM merges equal vector loads. Cast(A[e + c]) is treated alike: the vector is
+    cast. A cast to integers of twice the bits comes after the Shuffle, since instructions that
+    multiply by a lane widen both factors.
     """
 
     def wanted(n: Any) -> Found | None:
@@ -85,12 +83,12 @@ def broadcast_lanes(func: PrimFunc) -> PrimFunc:
 
 @optional(level=1)
 def halve_loads(func: PrimFunc) -> PrimFunc:
-    """… Cast(A[Ramp(e, 1, m)]) * b … Cast(A[Ramp(e + m, 1, m)]) * c …, m elements filling half a
-    register, that are widened to twice their bits
+    """… Cast(A[Ramp(e, 1, m)]) * b … Cast(A[Ramp(e + m, 1, m)]) * c …
     =>   … halves of A[Ramp(e, 1, 2*m)] …
 
-    in runs of stores inside an innermost loop, of what moves with it: other factors are in
-    registers already. Both ARM machines multiply halves of registers.
+    where m elements fill half a register, and are cast to twice their bits. This is for runs of
+    stores in an innermost loop, and for loads that move with it: other factors are in registers
+    already. Both ARM machines multiply halves of registers.
     """
     register_bits = _register_bits(func)
     if not register_bits or Cast not in contents(func.body).kinds:
@@ -102,7 +100,7 @@ def halve_loads(func: PrimFunc) -> PrimFunc:
         if isinstance(m, For) and not any(isinstance(x, For) for x in statements(m.body)):
             moving = partial(wanted, m.var)
             body = _in_runs(m.body, moving, rewritten, lambda n: (n // 2, 2), register_bits)
-            return m if body is m.body else with_fields(m, body=body)
+            return with_body(m, body)
         return rebuild(m, visit)
 
     def wanted(moving: Var, n: Any) -> Found | None:
@@ -129,11 +127,11 @@ def _doubles(narrow: str, wide: str) -> bool:
 
 @optional(level=1)
 def pair_loads(func: PrimFunc) -> PrimFunc:
-    """… A[Ramp(e, 1, m)] … A[Ramp(e + m, 1, m)] …, m elements filling a register
+    """… A[Ramp(e, 1, m)] … A[Ramp(e + m, 1, m)] …
     =>   … halves of A[Ramp(e, 1, 2*m)] …
 
-    in runs of stores. 32-bit ARM loads two registers in one instruction, and has no loads with an
-    offset, so that each load saved saves an addition too.
+    in runs of stores, where m elements fill a register. 32-bit ARM loads two registers in one
+    instruction. It has no loads at an offset, so each load saved also saves an addition.
     """
     register_bits = _register_bits(func, ("arm",))
 
@@ -157,8 +155,9 @@ def share_quads(func: PrimFunc) -> PrimFunc:
     """… four bytes of A[Ramp(e, 1, 16)] in all lanes … four bytes of A[Ramp(e + 8, 1, 16)] …
     =>   … lanes of A[Ramp(e, 1, 16)] … lanes of A[Ramp(e + 16, 1, 16)] …
 
-    for all fours of a vector of A, in runs of stores. Taps of a convolution read vectors that
-    overlap; the instructions that take four bytes by lane need each byte in a register once.
+    for all groups of four bytes of a vector of A, in runs of stores. Taps of a convolution read
+    overlapping vectors. Instructions that take four bytes by lane need each byte in a register
+    only once.
     """
 
     def wanted(n: Any) -> Found | None:
@@ -181,13 +180,13 @@ def share_quads(func: PrimFunc) -> PrimFunc:
 
 
 def _quad(n: Shuffle) -> bool:
-    """Whether it is one lane of four bytes, again and again."""
+    """Whether all its lanes are the same lane of four bytes."""
     (words,) = n.vectors
     return dtype_of(words.dtype).bits == 8 * QUAD and len(set(n.lanes)) == 1
 
 
 def _register_bits(func: PrimFunc, machines: tuple[str, ...] = ("arm", "aarch64")) -> int:
-    """Of a vector register of the function's machine; 0 where that is none of these."""
+    """The size of a vector register of the function's machine; 0 for other machines."""
     target = target_of(func)
     return target.register_bits if target is not None and target.arch in machines else 0
 
@@ -199,21 +198,16 @@ def _in_runs(
     cut: Callable[[int], tuple[int, int]],
     register_bits: int,
 ) -> Stmt:
-    """s with wanted loads rewritten where there are enough neighbours; s itself for a machine
-    without vector registers. cut: of the elements of a register, (how many elements lie between
-    neighbours, how many neighbours). rewritten: of an expression that is wanted, with the vector of
-    all neighbours and the lane of it where the expression's own elements begin."""
+    """s with wanted loads rewritten where there are enough neighbours; s itself where register_bits
+    is 0.
+
+    cut(elements of a register): (elements from one neighbour to the next, number of neighbours).
+    rewritten(expression, load of all neighbours, lane): the replacement of a wanted expression,
+    whose own elements begin at that lane.
+    """
     if not register_bits:
         return s
-
     known = Known()
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
-            m = run(m)
-        return rebuild(m, visit)
 
     def run(m: Seq) -> Seq:
         stores = [x for x in m.stmts if isinstance(x, Store)]
@@ -228,11 +222,9 @@ def _in_runs(
         starts: dict[Key, dict[int, int]] = {}
         for key, apart in offsets.items():
             lanes = register_bits // dtype_of(key[2]).bits
-            starts[key] = _chunks(apart, *cut(lanes))
-
+            starts[key] = runs_of(apart, *cut(lanes))
         if not any(starts.values()):
             return m
-
         indices: dict[tuple[Key, int], Ramp] = {}  # one node for equal vectors' indices
 
         def merged(n: Any, guards: Guards) -> Expr | None:
@@ -246,15 +238,14 @@ def _in_runs(
             step, count = cut(register_bits // dtype_of(key[2]).bits)
             index = indices.get((key, start))
             if index is None:
-                index = indices[key, start] = _ramp(key, start, step * count)
+                index = indices[key, start] = neighbours(key[1], start, step * count)
             load = Load(key[0], (index,), with_lanes(key[0].dtype, step * count))
             return rewritten(n, load, offset - start)
 
         inside = rewriting(merged, known)
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
 
-    done: Stmt = visit(s)
-    return done
+    return with_runs(s, run)
 
 
 def _place(load: Load, dtype: str, guards: Guards, known: Known) -> tuple[Key, int]:
@@ -263,17 +254,17 @@ def _place(load: Load, dtype: str, guards: Guards, known: Known) -> tuple[Key, i
     return (load.buffer, Linear(0, form.terms), dtype, guards), form.constant
 
 
-def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
-    """offset -> where its chunk begins, for offsets in a whole run of `count` at that step."""
+def runs_of(offsets: set[int], step: int, count: int) -> dict[int, int]:
+    """offset -> the first of its run, for offsets in a whole run of `count` at that step."""
     starts: dict[int, int] = {}
-    for offset in sorted(found):
-        chunk = [offset + n * step for n in range(count)]
-        if offset not in starts and all(o in found and o not in starts for o in chunk):
-            starts.update(dict.fromkeys(chunk, offset))
+    for offset in sorted(offsets):
+        run = [offset + n * step for n in range(count)]
+        if offset not in starts and all(o in offsets and o not in starts for o in run):
+            starts.update(dict.fromkeys(run, offset))
     return starts
 
 
-def _ramp(key: Key, start: int, lanes: int) -> Ramp:
+def neighbours(moving: Linear, start: int, lanes: int) -> Ramp:
     """The index of `lanes` neighbours from offset `start` of a place."""
-    base = to_expr(key[1].plus(Linear(start, {})), "int32")
+    base = to_expr(moving.plus(Linear(start, {})), "int32")
     return Ramp(base, const(1), lanes, with_lanes("int32", lanes))

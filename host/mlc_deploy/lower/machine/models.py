@@ -1,4 +1,4 @@
-"""Whose scheduling model LLVM puts a kernel's instructions in order by."""
+"""Choice of the scheduling model by which LLVM orders a kernel's instructions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .target import target_of
 
 @required
 def choose_scheduling_model(func: PrimFunc) -> PrimFunc:
-    """The function's attribute TUNE_CPU: the CPU that its schedule asks for, else the table's.
+    """Sets the attribute TUNE_CPU from the table of targets, unless the schedule has set it.
 
-    Required: without it LLVM takes the target's own model, and aborts where that lacks
-    instructions, as the ones of the Cortex-A57 and A72 do in 32-bit state.
+    Required: without it LLVM takes the target's own model, and aborts where that model lacks
+    instructions, as those of the Cortex-A57 and A72 do in 32-bit state.
     """
     target = target_of(func)
     if target is None or TUNE_CPU in func.attrs or not target.has("neon"):

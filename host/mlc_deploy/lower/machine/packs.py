@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...arith import linear
@@ -23,12 +24,11 @@ from ...ir import (
     Store,
     dtype_of,
     is_const,
-    rebuild,
     walk,
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .target import target_of
 
 
@@ -37,9 +37,9 @@ def join_packed_stores(func: PrimFunc) -> PrimFunc:
     """A[Ramp(e, 1, 8)] = saturated(x); A[Ramp(e + 8, 1, 8)] = saturated(y)
     =>   A[Ramp(e, 1, 16)] = saturated((x, y))
 
-    for four neighbours, and else for two, of one register each, where floats become bytes.
-    Narrowing two registers takes as many instructions as narrowing one. A buffer that results are
-    written over is left alone.
+    for four neighbours, else for two, each of one register, where floats become bytes. Narrowing
+    two registers takes as many instructions as narrowing one. A function whose outputs may
+    overwrite its inputs stays as it is.
     """
     target = target_of(func)
     if (
@@ -49,20 +49,11 @@ def join_packed_stores(func: PrimFunc) -> PrimFunc:
         or IN_PLACE in func.attrs
     ):
         return func
-
     registers = (8, 16) if target.has("avx512bw") else (8,)  # lanes of 32 bits
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq):
-            m = _in_run(m, registers)
-        return rebuild(m, visit)
-
-    return with_body(func, visit(func.body))
+    return with_body(func, with_runs(func.body, partial(_in_run, registers)))
 
 
-def _in_run(m: Seq, registers: Sequence[int]) -> Seq:
+def _in_run(registers: Sequence[int], m: Seq) -> Seq:
     made: list[Stmt] = []
     at = 0
     while at < len(m.stmts):
@@ -77,8 +68,8 @@ def _in_run(m: Seq, registers: Sequence[int]) -> Seq:
 
 
 def _neighbours(run: Sequence[Stmt], registers: Sequence[int]) -> bool:
-    """Whether they store bytes, made of floats in the same way, one vector after the other, each of
-    so many lanes as one of the registers has."""
+    """Whether they store bytes made of floats, one vector after the other, each with as many lanes
+    as one of the registers."""
     first = run[0]
     if len(run) < 2 or not (isinstance(first, Store) and isinstance(first.indices[0], Ramp)):
         return False
@@ -116,7 +107,7 @@ def _as_one(run: Sequence[Stmt]) -> Store:
 
 
 def _joined(vectors: Sequence[Expr]) -> Expr:
-    """Vectors end to end; operations that all are made by come after joining."""
+    """Vectors end to end; an operation that all of them share is done after joining."""
     first, lanes = vectors[0], len(vectors) * dtype_of(vectors[0].dtype).lanes
     dtype = with_lanes(dtype_of(first.dtype).scalar, lanes)
     match first:

@@ -1,4 +1,4 @@
-"""Which phases are functions of their own."""
+"""Phases that return stay part of their kernel."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Cursors: pointers of their own that move through a loop's data, turn by turn.
+"""Cursors: pointers that move through a loop's data, turn by turn.
 
-32-bit NEON has no loads at an offset, but loads that move their pointer on by what they have
-loaded, for nothing: there a cursor follows the loads. So it does on AArch64 where vectors are in
-registers together anyway, since all sums of a tile multiply by their lanes: up to four are loaded
-at once, and so are others in a loop that is annotated so, where registers are free. The rest it
-loads in pairs, but not far from the pointer: there each stretch of data gets a cursor. Left to
-itself LLVM keeps a base and an index, and adds, or loads one by one.
+32-bit NEON has no loads at an offset, but its loads advance their pointer for nothing: there a
+cursor follows the loads. AArch64 loads up to four vectors at once, again with a cursor that
+follows. It does so for vectors that are in registers together anyway, since all sums of a tile
+multiply by their lanes, and in loops annotated TOGETHER while registers are free. AArch64 loads
+other vectors in pairs, which must be near the pointer: each stretch of data gets a cursor. Left to
+itself LLVM keeps a base and an index and adds them, or loads one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...arith import Bounds, Known, Linear, linear, loop_ranges, to_expr
+from ...arith import Bounds, Known, Linear, linear, to_expr, turn_range
 from ...arith.linear import Atom
 from ...ir import (
     Buffer,
@@ -34,6 +34,7 @@ from ...ir import (
     Store,
     Var,
     dtype_of,
+    given_vars,
     is_const,
     rebuild,
     statements,
@@ -44,28 +45,29 @@ from ...ir.structural import content
 from ...passes.context import optional
 from ..annotations import TOGETHER
 from ..bodies import with_body
+from ..lanes import uses
 from .target import target_of
 
 CURSORS = "codegen.cursors"  # an annotation of loops: the Cursors that they have
-HIDDEN = "codegen.hidden"  # an annotation of loops: the Buffers whose pointers LLVM sees nothing of
+HIDDEN = "codegen.hidden"  # an annotation of loops: the Buffers whose pointers are hidden from LLVM
 
-REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
-WORTH = 4  # loads, of which pairs save more than a cursor costs
+REACH = 1008  # bytes: the largest offset of a load of a pair of vectors on AArch64
+WORTH = 4  # loads of a stretch, from which on pairs save more than a cursor costs
 REGISTER = 128  # bits
-AT_ONCE = 4  # registers that AArch64 loads
-REGISTERS = 32  # that it has
+AT_ONCE = 4  # registers that one instruction of AArch64 loads
+REGISTERS = 32  # vector registers of AArch64
 
-Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
+Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is not constant
 Group = tuple[int, tuple[int, ...]]  # where neighbours begin, how many each instruction loads
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A pointer to a place, at `start` elements from its beginning where each turn begins and
-    `step` further the next turn.
+    """A pointer to a place. Each turn begins at `start` elements from the place's beginning, and
+    the next turn `step` further.
 
-    first: the least offset that is loaded by it. moves: whether it follows the loads within a turn.
-    groups: by the offsets of vectors, the group that each is loaded in.
+    first: the smallest offset that it loads. moves: whether it follows the loads within a turn.
+    groups: by a vector's offset, the group that loads it.
     """
 
     buffer: Buffer
@@ -91,7 +93,7 @@ def follow_pointers(func: PrimFunc) -> PrimFunc:
     if target is None or target.arch not in ("arm", "aarch64"):
         return func
     known = Known()
-    for v in _dimensions(func):
+    for v in given_vars(func):  # none is negative
         known.bind(v, (0, None))
 
     def visit(m: Any) -> Any:
@@ -99,7 +101,7 @@ def follow_pointers(func: PrimFunc) -> PrimFunc:
             return m
         if isinstance(m, For):
             cursors = tuple(find_cursors(m, known, target.arch))
-            known.bind(m.var, loop_ranges([m])[m.var])
+            known.bind(m.var, turn_range(m.extent, {}))
             if cursors:
                 m = with_fields(m, annotations={**m.annotations, CURSORS: cursors})
         return rebuild(m, visit)
@@ -111,8 +113,8 @@ def follow_pointers(func: PrimFunc) -> PrimFunc:
 def hide_pointers(func: PrimFunc) -> PrimFunc:
     """for k: C[k] = C[k] + …; for j: sums[j] = …   =>   for k in range(n, annotations={HIDDEN: C})
 
-    LLVM does not see, within the loop, where those pointers come from: it would keep a pointer for
-    each turn of the loop around in registers, which the sums need.
+    LLVM then cannot see where these pointers come from. Else it would keep a pointer for each turn
+    of the loop around in registers, which the sums need.
     """
     if target_of(func) is None:
         return func
@@ -125,17 +127,6 @@ def hide_pointers(func: PrimFunc) -> PrimFunc:
         return rebuild(m, visit)
 
     return with_body(func, visit(func.body))
-
-
-def _dimensions(func: PrimFunc) -> Iterator[Var]:
-    """The scalars that a kernel is given; none is negative."""
-    for p in func.params:
-        if isinstance(p, Var):
-            yield p
-            continue
-        for extent in (*p.shape, *(p.strides or ())):
-            if isinstance(extent, Expr):
-                yield from (n for n in walk(extent) if isinstance(n, Var))
 
 
 def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cursor]:
@@ -158,7 +149,7 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
 
 
 def prefetched(s: Stmt) -> Iterator[Load]:
-    """What prefetches name: elements whose address is all that is wanted."""
+    """The elements that prefetches name: only their addresses are used."""
     for n in statements(s):
         match n:
             case Evaluate(Call("prefetch", (Load() as element,))):
@@ -166,8 +157,8 @@ def prefetched(s: Stmt) -> Iterator[Load]:
 
 
 def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[int, Load, bool]]]:
-    """The loads of vectors, in order, by the place that the loop moves: at which constant part of
-    the index, and whether only single lanes of it are used."""
+    """The vector loads by the place that the loop moves, in order: (the constant part of the index,
+    the load, whether only single lanes are used)."""
     if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
         return {}
     sums = any(isinstance(s, Store) and s.buffer.scope == "local" for s in statements(loop.body))
@@ -198,9 +189,9 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
 
 
 def _groups(loads: Sequence[tuple[int, Load, bool]], free: int) -> dict[int, Group]:
-    """By offset, the neighbours to load at once, where this takes no more registers than loading
-    each vector at its first use; of vectors that are used whole, no more than the `free` ones
-    besides. None unless a third of the instructions is saved: as pairs, LLVM may move them freely.
+    """The neighbours to load at once, by offset. They may take no more registers than loading each
+    vector at its first use; vectors that are used whole may take `free` more. Empty unless it saves
+    a third of the instructions: LLVM may move pairs freely.
     """
     kind = dtype_of(loads[0][1].dtype)
     if kind.lanes * kind.bits != REGISTER:
@@ -254,14 +245,14 @@ def _sums(loop: For) -> int:
 
 
 def _even_parts(whole: int, most: int) -> tuple[int, ...]:
-    """The sizes of the parts, of at most `most`, into which whole is cut as evenly as can be."""
+    """The sizes of the parts, at most `most` each, that cut `whole` as evenly as possible."""
     count = -(-whole // most)
     return tuple((n + 1) * whole // count - n * whole // count for n in range(count))
 
 
 def sums_around(loop: For) -> list[Buffer]:
-    """The buffers in memory that a loop adds to where a loop within it has sums of its own, in
-    registers: those are what the registers are for."""
+    """The buffers in memory that a loop adds to, if a loop inside it keeps sums in registers: the
+    registers should serve those."""
     own = [s for s in _straight(loop.body) if isinstance(s, Store) and s.buffer.scope != "local"]
     within = [s for s in statements(loop.body) if isinstance(s, For)]
     if not any(
@@ -284,17 +275,17 @@ def _adds(s: Store) -> bool:
 
 
 def _stays(s: Store, var: Var) -> bool:
-    """Whether a store adds to what is in one place in memory, whatever the turn of the loop."""
-    return _adds(s) and not any(n is var for index in s.indices for n in walk(index))
+    """Whether a store adds to the same place in memory in every turn of the loop."""
+    return _adds(s) and not any(uses(index, var) for index in s.indices)
 
 
 def _hides(atom: Atom, var: Var) -> bool:
     """Whether an atom that is not the variable itself changes with it."""
-    return atom is not var and any(n is var for n in walk(to_expr(Linear(0, {atom: 1}), var.dtype)))
+    return atom is not var and uses(to_expr(Linear(0, {atom: 1}), var.dtype), var)
 
 
 def _stretches(offsets: Sequence[int], reach: int) -> list[list[int]]:
-    """Offsets, ascending, in groups that no more than `reach` lies between."""
+    """Ascending offsets in groups that span at most `reach`."""
     found: list[list[int]] = []
     for offset in dict.fromkeys(offsets):
         if found and offset - found[-1][0] <= reach:

@@ -1,4 +1,4 @@
-"""Floats that are quantized and dequantized at once stay floats."""
+"""Floats that are quantized and at once dequantized stay floats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ...ir import (
     Broadcast,
     Call,
     Cast,
-    Const,
     Expr,
     PrimFunc,
     contents,
@@ -19,11 +18,12 @@ from ...ir import (
     value_range,
 )
 from ...ir import const as number
+from ...ir.lanes import uniform
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
 
-MOST = 1 << 14  # of a zero point
+MOST = 1 << 14  # largest zero point
 
 
 @optional(level=1)
@@ -32,8 +32,8 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
     =>   min(max(round(x), -128 - zero), 127 - zero)
 
     where the machine has instructions that round floats: AArch64, and x86-64 with AVX2. Narrowing,
-    widening and converting take twice as many. Whole numbers as small as these are exact in
-    float32; of zeros the sign may differ.
+    widening and converting take twice as many instructions. Integers this small are exact in
+    float32; the sign of a zero may differ.
     """
     target = target_of(func)
     if target is None or "round" not in contents(func.body).calls:
@@ -51,7 +51,7 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
 
 
 def _clamped(e: Cast) -> Expr | None:
-    """The floats that a cast gives, where it casts such integers."""
+    """The clamped floats that equal a cast of such integers; None for other casts."""
     if dtype_of(e.dtype).scalar != "float32":
         return None
     whole, apart = _moved(e.a)
@@ -61,7 +61,7 @@ def _clamped(e: Cast) -> Expr | None:
         ):
             rounded, zero = _moved(value)
             ends = value_range(dtype_of(small).scalar)
-            if apart is None or zero is None or (_number(least), _number(most)) != ends:
+            if apart is None or zero is None or (uniform(least), uniform(most)) != ends:
                 return None
             if not isinstance(rounded, Call) or rounded.name != "round":
                 return None
@@ -75,20 +75,12 @@ def _clamped(e: Cast) -> Expr | None:
 
 
 def _moved(e: Expr) -> tuple[Expr, int | None]:
-    """An expression without the whole number that is added to it, and that; None for one that is
-    none, or too large."""
+    """(e without an added constant, that constant, or None where it is no integer or too large)."""
     match e:
-        case Binary("+" | "-" as op, a, b) if (n := _number(b)) is not None:
+        case Binary("+" | "-" as op, a, b) if (n := uniform(b)) is not None:
             exact = n == int(n) and abs(n) <= MOST
             return a, (int(n) if op == "+" else -int(n)) if exact else None
     return e, 0
-
-
-def _number(e: Expr) -> float | None:
-    match e:
-        case Const(value) | Broadcast(Const(value)):
-            return float(value)
-    return None
 
 
 def _like(e: Expr, value: int) -> Expr:

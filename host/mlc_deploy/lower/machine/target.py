@@ -1,4 +1,4 @@
-"""Which machine a function of flat loops is for."""
+"""The target of a function of flat loops."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TARGET = "target"  # an attribute of functions: the target's string
 
 
 def bind_target(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function, whose attributes say what it is compiled for."""
+    """The function with its target among the attributes."""
     return with_fields(func, attrs={**func.attrs, TARGET: str(target)})
 
 
 def target_of(func: PrimFunc) -> Target | None:
-    """What the function is compiled for; None where nothing is bound."""
+    """The function's target; None where none is bound."""
     text = func.attrs.get(TARGET)
     return None if text is None else _parsed(text)
 

@@ -1,8 +1,8 @@
 """Strided loads of a block become loads of its rows, and transposition in registers.
 
-A run of stores that reads n neighbouring columns of n rows, each as a vector, reads n rows of n
-neighbours: n loads instead of n * n. Where the rows lie one after another, or the results are
-stored so, machines with loads and stores that (de)interleave have it for nothing.
+Some runs of stores read n neighbouring columns of n rows, each as a vector: n * n loads of
+elements. Loading the rows takes n loads of vectors. Where the rows lie one after another, or the
+results are stored so, loads and stores that (de)interleave transpose for nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...arith import Known, Linear, linear, to_expr
+from ...arith import Known, Linear, linear
 from ...ir import (
     Buffer,
     Const,
@@ -25,17 +25,17 @@ from ...ir import (
     const,
     contents,
     is_const,
-    rebuild,
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .guards import NO_GUARDS, Guards, guarded, rewriting
+from .lanes import neighbours, runs_of
 from .target import target_of
 
-INTERLEAVED = 4  # rows at most that machines interleave
+INTERLEAVED = 4  # rows that machines interleave, at most
 
-# What is loaded from, the index but for its constant, the stride, n, and what must hold there.
+# The buffer, the index without its constant, the stride, n, and the guards.
 Key = tuple[Buffer, Linear, Linear, int, Guards]
 
 
@@ -46,19 +46,9 @@ def transpose_loads(func: PrimFunc) -> PrimFunc:
 
     in runs of stores, for all n of a power of two; no element is read that was not read before.
     """
-
     if target_of(func) is None or not contents(func.body).strided:
         return func
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
-            m = _in_run(m)
-        return rebuild(m, visit)
-
-    body = visit(func.body)
-    return with_body(func, body)
+    return with_body(func, with_runs(func.body, _in_run))
 
 
 def _in_run(m: Seq) -> Seq:
@@ -70,7 +60,7 @@ def _in_run(m: Seq) -> Seq:
         found = _column(n, guards)
         if found is not None and found[0][0] not in written:
             columns.setdefault(found[0], set()).add(found[1])
-    blocks = {key: _blocks(offsets, key[3]) for key, offsets in columns.items()}
+    blocks = {key: runs_of(offsets, 1, key[3]) for key, offsets in columns.items()}
     if not any(blocks.values()):
         return m
 
@@ -88,7 +78,7 @@ def _in_run(m: Seq) -> Seq:
 
 
 def _column(n: Any, guards: Guards = NO_GUARDS) -> tuple[Key, int] | None:
-    """Of a strided load of vectors: its place, and the constant of its index."""
+    """The place of a strided vector load, and the constant of its index; None for others."""
     match n:
         case Load(buffer, (Ramp(base, stride, lanes),)) if not _is_near(stride, lanes):
             if lanes > 1 and lanes & (lanes - 1) == 0 and buffer.scope != "local":
@@ -99,16 +89,6 @@ def _column(n: Any, guards: Guards = NO_GUARDS) -> tuple[Key, int] | None:
 
 def _is_near(stride: Expr, lanes: int) -> bool:
     return isinstance(stride, Const) and int(stride) < lanes
-
-
-def _blocks(offsets: set[int], count: int) -> dict[int, int]:
-    """offset -> the first of its block, for offsets in a run of `count` neighbours."""
-    starts: dict[int, int] = {}
-    for offset in sorted(offsets):
-        block = range(offset, offset + count)
-        if offset not in starts and all(o in offsets for o in block):
-            starts.update(dict.fromkeys(block, offset))
-    return starts
 
 
 def _columns(key: Key, start: int) -> list[Expr]:
@@ -142,8 +122,8 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
 def _interleaved(
     given: Sequence[Stmt], done: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]
 ) -> tuple[Stmt, ...]:
-    """`done`, where the columns of a block that are stored one after another are one store of its
-    rows, interleaved. given: the same statements before."""
+    """`done`, but one interleaving store of a block's rows replaces the stores of its columns one
+    after another. given: the statements before rewriting."""
     made: list[Stmt] = []
     at = 0
     while at < len(given):
@@ -154,7 +134,8 @@ def _interleaved(
 
 
 def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) -> Store | None:
-    """One store for INTERLEAVED that store the columns of a block, and are neighbours."""
+    """One store in the place of INTERLEAVED neighbouring stores of a block's columns; None for
+    others."""
     first, count = columns[0], INTERLEAVED
     found = _column(first.value) if isinstance(first, Store) else None
     if found is None or not isinstance(first, Store) or not isinstance(first.indices[0], Ramp):
@@ -190,6 +171,4 @@ def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) ->
 
 
 def _row(buffer: Buffer, moving: Linear, start: int, lanes: int) -> Load:
-    base = to_expr(moving.plus(Linear(start, {})), "int32")
-    index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
-    return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))
+    return Load(buffer, (neighbours(moving, start, lanes),), with_lanes(buffer.dtype, lanes))

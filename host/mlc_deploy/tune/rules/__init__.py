@@ -1,10 +1,10 @@
 """Rules that make a space of any program, block by block.
 
-inline    what costs nothing to compute again is computed where it is needed
+inline    cheap blocks are computed where they are needed
 rfactor   a reduction in parts, where its results are too few for the vectors
 tiling    loops in tiles on several levels, the innermost in registers
-location  where what is left of the producers is computed
-loops     vectors, unrolled and parallel loops for what no other rule took
+location  places for the remaining producers
+loops     vectors, unrolled and parallel loops for blocks that no other rule took
 """
 
 from __future__ import annotations

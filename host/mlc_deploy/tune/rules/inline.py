@@ -15,8 +15,8 @@ from ...schedule import Schedule
 def inline(sch: Schedule, block: str, target: Target) -> Schedule:
     """B[i] = f(A[i]); C[i] = g(B[i])   =>   C[i] = g(f(A[i]))
 
-    Not into a reduction, which would compute it anew in every step, nor into what takes several
-    elements of it for one of its own, unless it is a copy or a constant.
+    Not into a reduction, which would compute it again in every step, nor into a block that reads
+    several of its elements at once, unless it is a copy or a constant.
     """
     body = sch.block(block).body
     value = body.value if isinstance(body, Store) else None

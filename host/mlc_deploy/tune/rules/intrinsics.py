@@ -1,4 +1,4 @@
-"""Which of the target's tensor intrinsics a sum may be computed by."""
+"""The target's tensor intrinsics that can compute a sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ops.tile import schedule_intrin_sum
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import TensorIntrin, registered_intrins
 
-WITHOUT = 0.25  # how often a sum that an intrinsic computes is computed without
+WITHOUT = 0.25  # how often none is used where some fit
 
 
 def sample_intrin(sch: Schedule, block: str, target: Target) -> TensorIntrin | None:
@@ -44,7 +44,7 @@ def _adding(target: Target) -> tuple[TensorIntrin, ...]:
 
 
 def _may_fit(block: Block, intrin: TensorIntrin) -> bool:
-    """Whether they are about the same numbers: what most of the others are told apart by."""
+    """Whether the dtypes agree: a quick test that most intrinsics fail."""
     return [_dtypes(block), block.writes[0].buffer.dtype] == [
         _dtypes(intrin.nest[1]),
         intrin.nest[1].writes[0].buffer.dtype,

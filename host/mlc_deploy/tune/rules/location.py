@@ -10,10 +10,11 @@ from .shared import is_untouched
 
 
 def compute_location(sch: Schedule, block: str, target: Target) -> Schedule:
-    """Whole before its consumer, or in one of the consumer's loops, each turn what that turn needs.
+    """Computes a block before its consumer, or in one of the consumer's loops, what each turn
+    needs.
 
-    For blocks without reduction that no rule has taken yet; consumers that have no tiles either
-    would gain nothing.
+    For blocks without reduction that no rule has taken yet. A consumer without tiles would gain
+    nothing.
     """
     consumers = sch.get_consumers(block)
     if not consumers or not is_untouched(sch, block) or not is_complete(sch.func, sch.block(block)):

@@ -13,7 +13,7 @@ def parallelize_vectorize_unroll(sch: Schedule, block: str, target: Target) -> S
     """Inner loops fused and cut into vectors, several of them unrolled in one turn, the outermost
     loop parallel; reductions with a vector of neighbouring results, some of their steps unrolled.
 
-    Stages of which none is scheduled may be computed row by row, all in one loop.
+    If no stage is scheduled, all may be computed row by row, in one loop.
     """
     blocks = sch.get_blocks()
     if not is_untouched(sch, block):

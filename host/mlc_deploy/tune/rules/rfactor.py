@@ -12,7 +12,8 @@ from .intrinsics import fitting_intrins
 def add_rfactor(sch: Schedule, block: str, target: Target) -> Schedule:
     """sum over k   =>   a sum of sums over every lanes-th k, or not
 
-    where only neighbours along the reduction lie next to each other, and no intrinsic adds them up.
+    where only neighbours along the reduction are neighbours in memory, and no intrinsic adds them
+    up.
     """
     possible = part_reduction(sch, block, target) is not sch
     if not possible or fitting_intrins(sch, block, target):

@@ -1,4 +1,4 @@
-"""What several rules ask of a schedule."""
+"""Facts about a schedule that several rules need."""
 
 from __future__ import annotations
 

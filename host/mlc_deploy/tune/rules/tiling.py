@@ -4,10 +4,10 @@ Loops over results on three levels, S, with the loops that reduce, R, inside the
 
     for S0 (parallel)  for S1  for R (serial, then unrolled)  for S2 (a tile of sums in registers)
 
-S1 decides what stays in which cache, S2 what is loaded per multiply-accumulate. The results leave
-the registers by the block that consumes them, or by a copy (cache_write) where none does.
-The structure is that of Ansor's "SSRS" (Zheng et al., OSDI 2020); sums that are taken out of the
-registers and put back, as its further levels do, cost more on CPUs than they bring.
+S1 decides which data stay in which cache, S2 the loads per multiply-accumulate. The consuming block
+takes the results out of the registers, or a copy (cache_write) where there is none. The structure
+is Ansor's "SSRS" (Zheng et al., OSDI 2020). Its further levels take sums out of the registers and
+put them back, which costs more on CPUs than it gains.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from .intrinsics import sample_intrin
 from .shared import extent_of, is_untouched
 
 MOST = 16  # elements, or vectors, of a tile along one dimension
-DIVIDES = 3.0  # how much rather a size is drawn that leaves no rest
+DIVIDES = 3.0  # the weight of a size that leaves no rest; others have 1
 Loads = tuple[tuple[int, ...], ...]
 UNROLLED = 128  # multiply-accumulates in a turn of the reduction, about; twice that at most
 
 
 def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
-    """A sum in tiles: by which of the target's intrinsics, if any, sizes of the tile in registers,
-    of the blocks of tiles, and how many of the loops over those are one parallel loop."""
+    """A sum in tiles. It samples one of the target's intrinsics or none, the sizes of the tile in
+    registers and of the blocks of tiles, and how many loops over blocks become one parallel
+    loop."""
     if not _reuses(sch.block(block)) or not is_untouched(sch, block):
         return sch
     if any(extent_of(sch, loop) is None for loop in sch.get_loops(block)):
@@ -93,8 +94,8 @@ def _reuses(block: Block) -> bool:
 
 
 def _neighbours(sch: Schedule, block: str, lanes: int) -> bool:
-    """Whether neighbours along the last dimension of what is written need neighbours, or one
-    element, of everything that is read: then they are the lanes of vectors."""
+    """Whether neighbouring results along the last dimension read neighbours, or one element, of
+    every buffer: then they are the lanes of vectors."""
     found = sch.block(block)
     last = found.writes[0].minimum[-1]
     lane = next((i for i in found.iters if i.var is last), None)
@@ -115,7 +116,7 @@ def _neighbours(sch: Schedule, block: str, lanes: int) -> bool:
 
 
 def _consumer(sch: Schedule, block: str) -> str | None:
-    """The block that takes each sum once, if there is one that takes them all."""
+    """The only consumer of the sums, if it reads each sum once."""
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_untouched(sch, consumers[0]):
         return None
@@ -148,8 +149,8 @@ def _fuse_as_summed(sch: Schedule, block: str, result: str) -> None:
 def _whole_intrinsics(
     sch: Schedule, block: str, result: str, intrin: TensorIntrin
 ) -> dict[str, int]:
-    """By loop of the result, of how many of its turns a tile must be a multiple so that it takes
-    whole intrinsics of what the sums' block writes."""
+    """By loop of the result: a tile's turns must be a multiple of this number, so that it holds
+    whole intrinsics."""
     found = sch.block(block)
     made = found.writes[0]
     taker = sch.block(result)
@@ -176,10 +177,10 @@ def _register_tile(
     lanes: int,
     target: Target,
 ) -> dict[str, int]:
-    """How much of each loop is in a tile, a multiple of its step, of as many vectors as there are
-    registers for. Loops of which it is one element are left out. One loop at most leaves a rest,
-    whose tiles are code of their own: with several there would be much of it. Loops with steps
-    leave none if they can. The more a tile computes with what it loads, the likelier it is."""
+    """The turns of each loop in a tile: a multiple of the loop's step, for as many vectors as there
+    are registers. Loops with one turn in the tile are left out. At most one loop leaves a rest,
+    since a rest needs tiles of its own, which is much code. Loops with steps leave none if
+    possible. A tile with more computation per load is likelier."""
     registers = (target.vector_registers or 16) - 2
     room = max(1, registers * (lanes if steps else 1) // prod(steps.values()))
     order = sorted(range(len(loops)), key=lambda n: (loops[n] not in steps, -n))
@@ -258,7 +259,7 @@ def _levels(sch: Schedule, loops: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _tasks(sch: Schedule, loops: Sequence[str]) -> list[str]:
-    """The loops with the first ones made one."""
+    """The loops, with the first ones fused into one."""
     counts = [n + 1 for n, loop in enumerate(loops) if extent_of(sch, loop) != 1] or [1]
     count = counts[0]
     if len(counts) > 1:
