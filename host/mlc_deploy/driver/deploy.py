@@ -94,9 +94,9 @@ def deploy(
     names; a saved model has no other reference, so its other outputs are not compared. If the model
     has several CPU levels, the best one for this board runs. `labels` are compared with the argmax
     along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such as "0-3" or
-    "4,5". `threads`: by default one per core; on an emulated board one, since several are not
-    counted. `timeout`: seconds for one run. `spans`: record when each thread worked on each layer,
-    in one run. `own`: the calibration of the board that an emulated one stands for.
+    "4,5". `threads`: by default one for each of these cores; on an emulated board one, since
+    several are not counted. `timeout`: seconds for one run. `spans`: record when each thread worked
+    on each layer, in one run. `own`: the calibration of the board that an emulated one stands for.
     stage(name) is entered around each step. A lost board is waited for, then everything begins anew
     (mlc_rpc.persist); `interruptions` says so.
 
@@ -199,7 +199,7 @@ def _measure(
         profile = partial(
             module.entry.profile, *args, threads=threads, cores=cores, timeout=timeout
         )
-        first = profile(spans=spans and board.emulated)  # the only run on an emulated board
+        first = profile(spans=spans and board.emulated)  # real boards record spans in a later run
         outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
         runs, timing = [_warm(model, module.entry, args, first, timeout)], _as_timing(first)

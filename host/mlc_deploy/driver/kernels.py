@@ -137,9 +137,9 @@ def compile_sources(
     """Compiles kernels, given by name. layers: by kernel, the names of the model's layers.
     progress(n, m) is called when n of the m kernels that must be compiled are.
 
-    `workers` processes compile them, by default the PassContext's number. This process compiles,
-    without the cache, if passes are watched or added, and kernels with operators, implementations
-    or intrinsics of the user's. Raises LowerError, ScheduleError, CodegenError.
+    `workers` processes compile them, by default the PassContext's number. If passes are watched or
+    added, this process compiles all kernels, without the cache; else only those with operators,
+    implementations or intrinsics of the user's. Raises LowerError, ScheduleError, CodegenError.
     """
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
     with _Workers(workers) as processes:
