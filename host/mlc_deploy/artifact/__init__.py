@@ -1,11 +1,11 @@
 """Saved models: one file that boards run without a laptop, and this package without the compiler.
 
 format    the bytes of the file
-save      compiled programs to a file
-saved     a file to what `deploy` and `board.load` take
-section   what an object says of itself
-folder    the file, and the program that runs it on a board
-export    a model as part of a C program; c_table, its call table as data
+save      writes compiled programs to a file
+saved     reads a file as a model for `deploy` and `board.load`
+folder    the file, with the program that runs it on a board
+export    a model as part of a C program; c_table: its call table as data
+c_model   a whole model as C
 """
 
 from .folder import save_folder

@@ -1,12 +1,12 @@
-"""A whole model as C11: what `--target c --emit c --output DIR` writes, for a model called digits.
+"""A whole model as C11. For a model called digits, `--target c --emit c --output DIR` writes
 
     digits.c            kernels and call table
     digits_weights.c    the weights, as constants: in flash where a machine has it
-    digits.h            what is in them: names, sizes, and how to call it
-    mlc_runtime.c       the executor; and its header
-    mlc_runtime.h
+    digits.h            declarations, sizes, and how to call it
+    mlc_runtime.c       the executor
+    mlc_runtime.h       and its header
 
-Any C11 compiler for any little-endian machine takes them: cc main.c digits*.c mlc_runtime.c -lm.
+Any C11 compiler for a little-endian machine takes them: cc main.c digits*.c mlc_runtime.c -lm.
 With -DMLC_NO_FILES the executor needs neither files nor a heap.
 """
 
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 from mlc_targets.object_format import Arg, Branch, Call, Loop, Metadata, Model, Param, Step
 
-from ..board.runtime_files import executor_files
 from ..codegen.c import c_kernels
 from ..files.unfinished import write_whole
 from .c_table import arena_and_memory, begins_of, param_bytes
-from .export import begun, header_text
+from .export import begun, finished
 
 if TYPE_CHECKING:
     from ..codegen import Library
@@ -39,7 +38,7 @@ SAME_ORDER = """\
 
 
 def export_c(folder: str | Path, model: Savable, library: Library, name: str = "") -> Path:
-    """Writes a model, called `name` or by its own name, as C into a folder, which is made. Returns
+    """Writes a model as C, called `name` or its own name, into a folder, made if need be. Returns
     the header's path. Raises ArtifactError, CodegenError, InstallError, OSError."""
     to, called, described = begun(folder, model, name)
     kernels, symbols = c_kernels(library, f"{called}.h", (called, f"{called}_weights", *TABLE))
@@ -47,11 +46,7 @@ def export_c(folder: str | Path, model: Savable, library: Library, name: str = "
     write_whole(to / f"{called}.c", f"{kernels}\n\n{table}\n")
     if model.weights_bytes:
         write_whole(to / f"{called}_weights.c", weights_text(called, bytes(model.weights_bytes)))
-    for file in executor_files():
-        write_whole(to / file.name, file.read_bytes())
-    header = to / f"{called}.h"
-    write_whole(header, header_text(called, model.metadata, described, bool(model.weights_bytes)))
-    return header
+    return finished(to, called, model.metadata, described, bool(model.weights_bytes))
 
 
 def weights_text(called: str, weights: bytes) -> str:
@@ -65,7 +60,7 @@ def weights_text(called: str, weights: bytes) -> str:
 
 
 class _Table:
-    """An mlc_model and what it points to, as C."""
+    """An mlc_model, and the arrays it points to, as C."""
 
     def __init__(
         self, metadata: Metadata, model: Model, symbols: dict[str, str], called: str
@@ -77,7 +72,7 @@ class _Table:
         self.extents: list[str] = []
 
     def parts(self) -> Iterator[str]:
-        """Arrays, each after those that it points to."""
+        """The arrays, each after those it points to, and then the model."""
         model = self.model
         calls = [self.call(call) for call in model.calls]
         steps, procedures = self.procedures()
@@ -135,7 +130,7 @@ class _Table:
     def places(
         self, kernel: str, args: Sequence[Arg | None], tasks: int = 0, extents: str = "NULL"
     ) -> str:
-        """An mlc_call; an argument that is not there is the arena's begin."""
+        """An mlc_call; a missing argument becomes the begin of the arena."""
         every = [arg or Arg(0, 0, 0, 0) for arg in args]
         moved = [(n, loop, step) for n, arg in enumerate(every) for loop, step in arg.strides]
         where = _at("operands", self.operands, len(every))
@@ -172,7 +167,7 @@ class _Table:
 
 
 def _array(kind: str, name: str, rows: Sequence[str]) -> Iterator[str]:
-    """Nothing where there are no rows: C has no empty arrays."""
+    """Nothing without rows: C has no empty arrays."""
     if rows:
         lines = "\n".join(f"    {row}," for row in rows)
         yield f"static const {kind} {name}[] = {{\n{lines}\n}};"
@@ -193,7 +188,7 @@ def _tensor(p: Param, shapes: list[str]) -> str:
 
 
 def _string(text: str) -> str:
-    """A C string of the text's UTF-8; three octal digits end by themselves."""
+    """A C string of the text's UTF-8; an octal escape ends after three digits."""
     plain = (
         chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()
     )

@@ -1,5 +1,5 @@
-"""A model's call table as the data that mlc_runtime.h declares: structures of one machine, with
-relocations wherever one points to another. The model's own structure is the last."""
+"""A model's call table as data: the structures of mlc_runtime.h in one machine's layout, with a
+relocation for each pointer. The mlc_model is the last structure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINTER = {ARM: 2, AARCH64: 257, X86_64: 1}  # R_ARM_ABS32, R_AARCH64_ABS64, R_X
 
 
 class Pointer(NamedTuple):
-    """To an offset in the table, or (kernel) to a kernel of that name."""
+    """A pointer to an offset in the table, or to the kernel of that name."""
 
     offset: int
     kernel: str = ""
@@ -51,7 +51,7 @@ NULL: Field = None
 
 
 class Table:
-    """The data as it grows."""
+    """The data under construction."""
 
     def __init__(self, machine: int) -> None:
         self.machine = machine
@@ -62,7 +62,7 @@ class Table:
         self._texts: dict[str, Pointer] = {}
 
     def text(self, text: str) -> Pointer:
-        """A string, which is there once."""
+        """A string; equal strings are stored once."""
         if text not in self._texts:
             self._texts[text] = self.data(text.encode() + b"\0", 1)
         return self._texts[text]
@@ -73,7 +73,7 @@ class Table:
         return Pointer(at)
 
     def array(self, rows: Sequence[tuple[Field, ...]]) -> Pointer:
-        """Structures one after the other, each field where C has it."""
+        """An array of structures, each field at its C offset."""
         wide = any(isinstance(field, Wide) for row in rows for field in row)
         at = self._align(8 if wide else self.word)
         for row in rows:
@@ -83,7 +83,7 @@ class Table:
         return Pointer(at)
 
     def relocations(self, table: int, kernels: Mapping[str, int]) -> tuple[Relocation, ...]:
-        """`table` is the number of the symbol at the data's beginning, kernels are theirs."""
+        """table: the number of the symbol at the data's beginning; kernels: of the kernels'."""
         kind = POINTER[self.machine]
         return tuple(
             Relocation(
@@ -109,7 +109,7 @@ class Table:
             case Pointer():
                 at = self._align(self.word)
                 self.pointers.append((at, field))
-                # 32-bit ARM's relocations add to what stands there, the others' replace it.
+                # 32-bit ARM's relocations add to this value, the others replace it.
                 self.content += field.offset.to_bytes(self.word, "little")
             case None:
                 self._align(self.word)
@@ -121,7 +121,7 @@ class Table:
 
 
 def model_table(machine: int, metadata: Metadata, called: str) -> Table:
-    """An mlc_model, and before it all that it points to."""
+    """An mlc_model, after everything it points to."""
     model = metadata.model
     assert model is not None
     t = Table(machine)
@@ -145,14 +145,14 @@ def model_table(machine: int, metadata: Metadata, called: str) -> Table:
 
 
 def arena_and_memory(metadata: Metadata) -> tuple[int, int]:
-    """Bytes of the arena, aligned, and of it with the largest workspace."""
+    """Bytes of the aligned arena, alone and with the largest workspace."""
     assert metadata.model is not None
     arena = -(-metadata.model.arena_bytes // ALIGNMENT) * ALIGNMENT
     return arena, arena + max((k.workspace for k in metadata.kernels.values()), default=0)
 
 
 def _call(t: Table, call: Call, metadata: Metadata) -> tuple[Field, ...]:
-    """An mlc_call; what it points to stands before it, so this comes before its array."""
+    """An mlc_call. It adds the arrays it points to first, so call it before `array`."""
     kernel = metadata.kernels[call.kernel]
     tasks = kernel.tasks if isinstance(kernel.tasks, int) else 1
     extents: Field = NULL
@@ -165,7 +165,7 @@ def _call(t: Table, call: Call, metadata: Metadata) -> tuple[Field, ...]:
 def _places(
     t: Table, kernel: Field, args: Sequence[Arg | None], tasks: int = 0, extents: Field = NULL
 ) -> tuple[Field, ...]:
-    """An mlc_call of arguments; one that is not there is the arena's begin."""
+    """An mlc_call of arguments; a missing one becomes the begin of the arena."""
     every = [arg or Arg(0, 0, 0, 0) for arg in args]
     operands = t.array([(arg.space, arg.index, Size(arg.offset)) for arg in every])
     moved = [(n, loop, Wide(step)) for n, arg in enumerate(every) for loop, step in arg.strides]
@@ -231,6 +231,6 @@ def _tensor(t: Table, p: Param) -> tuple[Field, ...]:
 
 
 def param_bytes(p: Param) -> int:
-    """Of a tensor whose shape is known."""
+    """The bytes of a tensor with a fixed shape."""
     size = 2 if p.dtype == "bfloat16" else np.dtype(p.dtype).itemsize
     return prod(int(n) for n in p.shape) * size

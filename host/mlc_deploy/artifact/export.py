@@ -1,16 +1,16 @@
-"""`export`: a model as part of a C program. Into a folder go, for a model called digits,
+"""`export`: a model as part of a C program. For a model called digits, a folder gets
 
-    digits.o         kernels and call table; position-independent, so for a PIE or a .so, too
-    digits.h         what is in it: names, sizes, and how to call it
+    digits.o         kernels and call table; position-independent, so also for a PIE or a .so
+    digits.h         declarations, sizes, and how to call it
     digits.weights   to be read at run time (mlc_weights_read), or mapped
-    digits_weights.o instead of these, where they are to be embedded
-    mlc_runtime.c    the executor, C11, to be compiled with the program; and its header
-    mlc_runtime.h
+    digits_weights.o instead of digits.weights, if they are embedded
+    mlc_runtime.c    the executor, C11, to be compiled with the program
+    mlc_runtime.h    and its header
 
-and the program is built from them: cc main.c mlc_runtime.c digits.o -lm
+The program is built from them: cc main.c mlc_runtime.c digits.o -lm
 
-Every symbol begins with the model's name, and only the model itself, and its weights, are visible
-outside of the program or library, so that several models go together.
+Every symbol begins with the model's name, so that one program can link several models. Only the
+model and its weights are visible outside of the program or library.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ C_TYPES = {
 def export(
     folder: str | Path, model: Savable, name: str = "", *, embed_weights: bool = False
 ) -> Path:
-    """Writes a model, called `name` or by its own name, into a folder, which is made. Returns the
+    """Writes a model, called `name` or its own name, into a folder, made if need be. Returns the
     header's path. Raises ArtifactError, InstallError, OSError."""
     to, called, described = begun(folder, model, name)
     kernels = read_object(model.object_bytes)
@@ -65,16 +65,12 @@ def export(
         write_whole(to / f"{called}_weights.o", weights)
     elif model.weights_bytes:
         write_whole(to / f"{called}.weights", model.weights_bytes)
-    for file in executor_files():
-        write_whole(to / file.name, file.read_bytes())
-    header = to / f"{called}.h"
     embedded = bool(model.weights_bytes) and embed_weights
-    write_whole(header, header_text(called, model.metadata, described, embedded))
-    return header
+    return finished(to, called, model.metadata, described, embedded)
 
 
 def begun(folder: str | Path, model: Savable, name: str) -> tuple[Path, str, Model]:
-    """The folder of an export, which is made; the model's name in C; what its table is made of."""
+    """Makes the folder of an export. Returns it, the model's name in C, and its description."""
     refuse_host_calls(model)
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
@@ -83,9 +79,18 @@ def begun(folder: str | Path, model: Savable, name: str) -> tuple[Path, str, Mod
     return to, symbol_of(name or model.name), described
 
 
+def finished(to: Path, called: str, metadata: Metadata, model: Model, embedded: bool) -> Path:
+    """Writes the executor and the model's header. Returns the header's path."""
+    for file in executor_files():
+        write_whole(to / file.name, file.read_bytes())
+    header = to / f"{called}.h"
+    write_whole(header, header_text(called, metadata, model, embedded))
+    return header
+
+
 def symbol_of(name: str) -> str:
-    """The model's name in C, which also names its files: what C, its library or the executor has a
-    use for already gets "model_" in front."""
+    """The model's name in C and of its files. A name that C, its library or the executor uses gets
+    "model_" in front."""
     called = identifier(name)
     taken = called in RESERVED or called.startswith(("_", "mlc_"))
     return f"model_{called.lstrip('_')}" if taken else called
@@ -95,7 +100,7 @@ def symbol_of(name: str) -> str:
 
 
 def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
-    """An object of kernels, as it goes to a board, with the call table that C programs want."""
+    """A board's object of kernels, with the call table for C programs in place of the board's."""
     sections = without_tables(kernels)
     table = model_table(kernels.machine, metadata, called)
     content, number = bytes(table.content), len(sections)
@@ -123,7 +128,7 @@ def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
 
 
 def weights_object(kernels: Object, weights: bytes, called: str) -> Object:
-    """An object of constant data, to be linked with what was made for the same machine."""
+    """An object of constant data, for the machine of `kernels`."""
     attributes = (s for s in without_tables(kernels) if s.type == ATTRIBUTES)
     sections = (
         Section(""),
@@ -143,7 +148,7 @@ def _own(symbol: Symbol, called: str) -> Symbol:
 
 
 def header_text(called: str, metadata: Metadata, model: Model, embedded: bool) -> str:
-    """What a C program includes."""
+    """The header that a C program includes."""
     guard, prefix = f"MLC_MODEL_{called.upper()}_H", called.upper()
     defines: list[tuple[str, object]] = [
         ("MEMORY_BYTES", arena_and_memory(metadata)[1]),
@@ -213,7 +218,7 @@ def _comment(text: str) -> str:
 
 
 def _tensor_defines(prefix: str, kind: str, params: Iterable[Param]) -> list[str]:
-    """Number, elements and C type of each tensor, by its name."""
+    """Macros with the number, elements, bytes and C type of each tensor."""
     lines, taken = [], set[str]()
     for number, p in enumerate(params):
         name = identifier(p.name).upper()

@@ -1,4 +1,4 @@
-"""`save_folder`: all that a board needs to run a model without a laptop."""
+"""`save_folder`: everything that a board needs to run a model without a laptop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RUNTIME = "mlc-runtime"
 def save_folder(
     folder: str | Path, model: Savable, name: str = "", levels: Sequence[Savable] = ()
 ) -> Path:
-    """Writes NAME.mlc, the program that runs it, and a README of how; the folder is made. `levels`
-    are as `save` has them.
+    """Writes NAME.mlc, the program that runs it, and a README with the command. Makes the folder if
+    need be. `levels` are those of `save`.
 
-    What is there already is replaced file by file, each by a rename, so that a board which runs
-    from there is updated without a moment in between. Raises ArtifactError, InstallError, OSError.
+    A rename replaces each file that exists, so a board that runs from the folder never sees half a
+    file. Raises ArtifactError, InstallError, OSError.
     """
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The bytes of a saved model: a head, a manifest, blobs. device_runtime/src/artifact.h has the
-layout in full, and its reader in C refuses the same files.
+"""The bytes of a saved model: a head, a manifest, blobs. device_runtime/src/artifact.h has the full
+layout, and its reader in C refuses the same files.
 
-Every byte counts: a file that is cut, longer, or differs in a bit is refused, and so is one of
-another format version. Nothing is copied: blobs are views of the mapped file.
+A file that is shorter, longer, or differs in one bit is refused, as is another format version.
+Nothing is copied: blobs are views of the mapped file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..files.unfinished import replacing
 
 MAGIC = b"\x89MLC\r\n\x1a\n"
 VERSION = 2
-ALIGNMENT = 4096  # of blobs; who maps one on a system with larger pages maps what is before it too
+ALIGNMENT = 4096  # of blobs; with larger pages, mapping a blob also maps bytes before it
 HEAD = 48  # bytes in front of the manifest
 MAX_MANIFEST = 1 << 20  # bytes
 MAX_BLOBS = 64  # of a file: objects and weights
@@ -34,14 +34,14 @@ COPY_AGAIN = "copy the file again, or save the model again"
 
 
 class Blob(NamedTuple):
-    """A blob and its name, which is its hash."""
+    """A blob; its name is its hash."""
 
     name: bytes
     content: memoryview
 
 
 def digest(data: Buffer) -> bytes:
-    """BLAKE2b-256, which is what a blob is called, here and on a board."""
+    """BLAKE2b-256: the name of a blob, here and on a board."""
     found = blake2b(digest_size=HASH_BYTES)
     for piece in pieces(data):
         found.update(piece)
@@ -49,14 +49,14 @@ def digest(data: Buffer) -> bytes:
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a file begins as a saved model does. Raises OSError."""
+    """Whether a file begins like a saved model. Raises OSError."""
     with open_file(path) as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer]) -> None:
-    """Writes a file that appears whole under its name or not at all; the same arguments give the
-    same bytes. The manifest gets its "blobs" here. Raises OSError."""
+    """Writes a file; it appears whole or not at all. Equal arguments give equal bytes. Adds the
+    manifest's "blobs". Raises OSError."""
     table = [[len(blob), digest(blob), zlib.crc32(blob)] for blob in blobs]
     packed = msgpack.packb({**manifest, "blobs": table})
     assert len(packed) <= MAX_MANIFEST and len(blobs) <= MAX_BLOBS
@@ -70,23 +70,21 @@ def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer])
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], list[Blob]]:
-    """The manifest, without "blobs", and the blobs, whose hashes have been checked.
-
-    What the manifest says is not. Raises ArtifactError, OSError.
-    """
+    """The manifest, without "blobs", and the blobs. Their hashes are checked, the manifest's other
+    entries are not. Raises ArtifactError, OSError."""
     with open_file(path) as file:
         data = memoryview(_mapped(file))
     return parse(data, str(path))
 
 
 def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
-    if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+    if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
         return b""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
-    """As read_file, of a file's bytes; `where` is its name for messages."""
+    """As read_file, from a file's bytes; `where` is its name in messages."""
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise ArtifactError(
             "this is no saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
@@ -166,5 +164,5 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
 
 
 def disorder(what: str, where: str) -> ArtifactError:
-    """The refusal of an intact manifest that no mlc-deploy wrote."""
+    """The error for an intact manifest that no mlc-deploy wrote."""
     return ArtifactError(f"the file's manifest is not in order: {what}", where=where)

@@ -1,4 +1,4 @@
-"""`save`: compiled programs of one model to a file that boards and `load_model` read."""
+"""`save` writes the compiled programs of a model to a file for boards and `load_model`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Savable(Protocol):
-    """What a compiled model has."""
+    """The part of a compiled model that is saved."""
 
     @property
     def name(self) -> str: ...
@@ -41,13 +41,13 @@ class Savable(Protocol):
 
 
 def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Path:
-    """Writes a model; `levels` are the same model for CPUs with more features, the commonest level
-    first. Blobs that are equal are there once. The same programs give the same bytes. Raises
-    ArtifactError, OSError."""
+    """Writes a model; `levels` are the same model for CPUs with more features, fewest features
+    first. Equal blobs are written once. Equal programs give equal bytes. Raises ArtifactError,
+    OSError."""
     from importlib.metadata import version  # here: it imports much, and most runs save nothing
 
     refuse_host_calls(model)
-    blobs: dict[bytes, Buffer] = {}  # by hash, in the order of their numbers
+    blobs: dict[bytes, Buffer] = {}  # by hash; the order is that of their numbers
     programs = [_program(m, blobs) for m in (model, *levels)]
     assert len(blobs) <= MAX_BLOBS
     manifest = {
@@ -60,7 +60,7 @@ def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Pa
 
 
 def refuse_host_calls(model: Savable) -> None:
-    """Raises ArtifactError for a model that calls registered functions, which are only here."""
+    """Raises ArtifactError for a model that calls registered functions: a file cannot hold them."""
     if model.host_calls:
         raise ArtifactError(
             "the model calls Python functions, which a board without this machine cannot",

@@ -1,4 +1,4 @@
-"""`load_model`: a saved model, ready for boards, without the compiler:
+"""`load_model` reads a saved model for boards, without the compiler:
 
 model = mlc.load_model("model.mlc")
 with mlc.connect("ssh://pi@raspberrypi.local") as board:
@@ -20,7 +20,7 @@ from .format import Blob, disorder, read_file
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """The model for one CPU level of its target, "base" or what it asks for beyond that."""
+    """The model for one CPU level of its target: "base", or a level with more features."""
 
     level: str
     precision: str
@@ -33,8 +33,8 @@ class SavedProgram:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a file holds, mapped, not read. Programs ask for more of a CPU from one to the next; the
-    model goes as the first of them unless `fitting` has chosen."""
+    """A file's content, mapped, not read. Each program asks for more CPU features than the one
+    before. Boards get the first program, unless `fitting` chose another."""
 
     name: str
     writer: str
@@ -42,7 +42,7 @@ class SavedModel:
 
     @property
     def seconds(self) -> None:
-        """Of compilation: not known."""
+        """The compiler's time is unknown."""
         return None
 
     def __repr__(self) -> str:
@@ -75,19 +75,19 @@ class SavedModel:
 
     @property
     def index_extents(self) -> Mapping[str, int]:
-        """How many entries an input may index, for those inputs that are indices."""
+        """For each input that holds indices, how many entries it may index."""
         return self.programs[0].index_extents
 
     def fitting(self, machine: str, features: frozenset[str]) -> SavedModel:
-        """With the one program that is best on such a board; with the first where none runs."""
+        """The model with only the best program for such a board; the first if none runs."""
         best = best_level((p.target for p in self.programs), machine, features)
         return replace(self, programs=(self.programs[best],))
 
 
 def load_model(path: str | Path) -> SavedModel:
-    """The model in a file that `save` wrote, checked from the first byte to the last.
+    """The model in a file that `save` wrote. Every byte is checked.
 
-    The file must not change while the model is in use: an update is a new file under the old name.
+    The file must not change while the model is in use: an update must rename another file over it.
     Raises ArtifactError, OSError.
     """
     file = Path(path)
@@ -96,7 +96,7 @@ def load_model(path: str | Path) -> SavedModel:
 
 
 def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> SavedModel:
-    """As a manifest and its blobs have it; refuses those that contradict each other."""
+    """The model of a manifest and its blobs. Raises ArtifactError if they contradict each other."""
     rows = _field(manifest, "programs", list, where)
     if not 0 < len(rows) <= MAX_LEVELS:
         raise disorder(f"it tells of {len(rows)} programs", where)

@@ -1,1 +1,1 @@
-"""Boards: their names, and the programs that are sent to them."""
+"""Boards: their names, how to connect, and the runtimes that are sent to them."""

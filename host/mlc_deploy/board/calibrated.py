@@ -1,6 +1,6 @@
-"""What was measured of the user's boards, a file each beside boards.toml: calibrated/NAME.json.
+"""The measurements of the user's boards, one file each beside boards.toml: calibrated/NAME.json.
 
-What is in a file, predict/calibration.py says.
+predict/calibration.py describes the content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def calibration_file(name: str) -> Path:
 
 
 def read_calibration(name: str) -> Any:
-    """The JSON of a board's file; None where there is none. Raises InputError."""
+    """The JSON of a board's file; None if there is no file. Raises InputError."""
     path = calibration_file(name)
     if why := why_foreign(path):
         raise damaged(name, f"figures of a board are not taken from this file: {why}")
@@ -39,7 +39,7 @@ def read_calibration(name: str) -> Any:
 
 
 def write_calibration(name: str, body: Any) -> Path:
-    """Whole, or not at all. Raises OSError."""
+    """Writes a board's file, whole or not at all. Raises OSError."""
     path = calibration_file(name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(path, json.dumps(body) + "\n")
@@ -47,7 +47,7 @@ def write_calibration(name: str, body: Any) -> Path:
 
 
 def forget_calibration(name: str) -> bool:
-    """Whether there was one. Raises OSError."""
+    """Removes a board's file; whether there was one. Raises OSError."""
     path = calibration_file(name)
     if not path.exists():
         return False
@@ -56,6 +56,6 @@ def forget_calibration(name: str) -> bool:
 
 
 def damaged(name: str, what: str) -> InputError:
-    """A file that is not as it was written."""
+    """The error for a damaged file."""
     mend = f"mlc-deploy board calibrate {name}, which writes it anew"
     return InputError(what, where=str(calibration_file(name)), mend=mend)

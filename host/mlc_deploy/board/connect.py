@@ -1,4 +1,4 @@
-"""Boards, reached by mlc_rpc with the runtimes and the plugin that ship with this package."""
+"""Connects to boards by mlc_rpc, with the runtimes and the plugin that ship with this package."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def connect(
     caches: Sequence[Cache] = (),
 ) -> Session:
     """A session with a board: "local://", "qemu://cortex-a72", "ssh://pi@raspberrypi.local", or the
-    name of one that was enrolled.
+    name of an enrolled board.
 
-    machine says which one is wanted ("aarch64", "arm") where the board could be several; caches are
-    simulated where the board is emulated. Raises
-    mlc_rpc.Unreachable, naming what to do, and InputError where boards.toml is not in order.
+    machine: "aarch64" or "arm", for a board that could be either. caches: those that an emulated
+    board simulates. Raises mlc_rpc.Unreachable, with the way out, and InputError if boards.toml
+    cannot be used.
     """
     import mlc_rpc
 
@@ -45,10 +45,11 @@ def connect(
 
 
 def target_of(device: Device) -> Target:
-    """The target that a board is, from what it says of itself.
+    """The target for a board, from its own description.
 
-    Its CPU is the last kind that is known, since boards with two kinds list the small cores first;
-    without any, it is a short name. Features are the board's own: a kernel may hide some.
+    Its CPU is the last known kind of core, since boards with two kinds list the small cores first;
+    without a known kind, the target is a short name. Features are those the board reports: its
+    Linux kernel may hide some.
     """
     machine = device.machine
     known = [cpu.model for cpu in device.cpus if cpu.model in CPUS[machine]]
@@ -67,5 +68,5 @@ def target_of(device: Device) -> Target:
 def _plugin() -> Path | None:
     try:
         return counting_plugin()
-    except InstallError:  # instructions are then not counted, and the session says so
+    except InstallError:  # then instructions are not counted, and the session says so
         return None

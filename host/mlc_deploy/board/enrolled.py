@@ -2,7 +2,7 @@
 
 [kitchen]
 url = "ssh://pi@raspberrypi.local"
-target = "raspberry-pi/4b-aarch64"      # where it is to be another than the board says itself
+target = "raspberry-pi/4b-aarch64"      # optional: replaces the target that the board reports
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..errors import InputError
 from ..files.outside import read_file
 from ..files.unfinished import write_whole
 
-MOST_BYTES = 1 << 20  # of boards.toml, which has some hundred bytes a board
-MOST_DOTS = 100  # of a line
+MOST_BYTES = 1 << 20  # of boards.toml; a board takes some hundred
+MOST_DOTS = 100  # in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def boards_file() -> Path:
 
 
 def enrolled_boards() -> dict[str, Enrolled]:
-    """Boards by name; none where there is no file. Raises InputError for a file not in order."""
+    """The boards by name; none without a file. Raises InputError for a file that cannot be used."""
     path = boards_file()
     if why := why_foreign(path):
         raise InputError(
@@ -51,7 +51,7 @@ def enrolled_boards() -> dict[str, Enrolled]:
         return {}
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (RecursionError, MemoryError):  # the latter is what deep nesting can be told as
+    except (RecursionError, MemoryError):  # deep nesting may raise either
         what = "cannot be read: it is nested too deeply"
         raise InputError(what, where=str(path), mend="an editor") from None
     except ValueError as error:  # of the text, its numbers or its encoding
@@ -59,14 +59,14 @@ def enrolled_boards() -> dict[str, Enrolled]:
 
 
 def _entries(text: str, path: Path) -> dict[str, Enrolled]:
-    # tomllib takes time with the square of a key's parts.
+    # tomllib's time grows with the square of a key's parts.
     if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
         raise RecursionError
     return {name: _entry(name, entry, path) for name, entry in tomllib.loads(text).items()}
 
 
 def enroll(name: str, board: Enrolled) -> Path:
-    """Adds a board to the file, which is returned. Raises InputError where the name is taken."""
+    """Adds a board to the file and returns its path. Raises InputError if the name is taken."""
     path = boards_file()
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise InputError(f"'{name}' is no name for a board", mend="letters, digits, . _ and -")
@@ -89,8 +89,8 @@ def enroll(name: str, board: Enrolled) -> Path:
 
 
 def remove(name: str) -> Enrolled:
-    """Takes a board out of the file, whose other lines stay as they are, and returns what it was.
-    Raises InputError where there is no such board, or its lines cannot be told from others'."""
+    """Removes a board's lines from the file and returns its entry. Raises InputError if there is no
+    such board, or its lines cannot be told from others'."""
     path, known = boards_file(), enrolled_boards()
     if name not in known:
         near = ", ".join(get_close_matches(name, known)) or "mlc-deploy board list"
@@ -100,7 +100,7 @@ def remove(name: str) -> Enrolled:
     begin = next((n for n in headers if _named(lines[n]) == name), len(lines))
     after = next((n for n in headers if n > begin), len(lines))
     while after < len(lines) and lines[after - 1].lstrip()[:1] in ("#", ""):
-        after -= 1  # what stands above the next board is about that
+        after -= 1  # comments above the next board belong to that board
     left = "".join(lines[:begin] + lines[after:])
     gone = known.pop(name)
     if _entries(left, path) != known:
@@ -112,7 +112,7 @@ def remove(name: str) -> Enrolled:
 
 
 def _named(header: str) -> str | None:
-    """The table that a line of TOML begins."""
+    """The name of the table that a line of TOML begins."""
     try:
         return next(iter(tomllib.loads(header)), None)
     except tomllib.TOMLDecodeError:

@@ -1,7 +1,7 @@
-"""Where this installation keeps the programs that go to a board, and QEMU's counting plugin.
+"""The files of this installation that go to a board, and QEMU's counting plugin.
 
-`_runtime/` is filled when the package is built (`device_runtime/runtime_build.py`), so a wheel
-carries it and no user needs a C compiler.
+Building the package fills `_runtime/` (`device_runtime/runtime_build.py`), so a wheel carries it
+and users need no C compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOSTS = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": 
 
 
 def runtime_file(machine: str) -> Path:
-    """The static program that serves on a board with this machine, one of MACHINES.
+    """The static server program for a board with this machine, one of MACHINES.
 
     Raises InstallError.
     """
@@ -30,7 +30,7 @@ def runtime_file(machine: str) -> Path:
 
 
 def executor_files() -> tuple[Path, Path]:
-    """mlc_runtime.h and mlc_runtime.c, the executor for programs that a model is linked into.
+    """mlc_runtime.h and mlc_runtime.c, the executor for C programs that link a model.
 
     Raises InstallError.
     """
@@ -38,9 +38,9 @@ def executor_files() -> tuple[Path, Path]:
 
 
 def counting_plugin() -> Path:
-    """The plugin that counts instructions, for a QEMU that runs on this host.
+    """The plugin that counts instructions, for a QEMU on this host.
 
-    Raises InstallError, where there is none too (QEMU runs programs of Linux on Linux alone).
+    Raises InstallError, also on hosts other than Linux: only there QEMU runs Linux programs.
     """
     system, machine = platform.system(), platform.machine()
     host = _HOSTS.get(machine.lower())

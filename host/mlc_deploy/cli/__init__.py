@@ -17,13 +17,13 @@ import os
 
 __all__ = ["main"]
 
-# Objects more than before, from which on Python looks for cycles: by default at so few (700) that
-# a start of the compiler, which makes few of them, takes a tenth longer.
+# Python looks for cycles once so many objects were made. With its default (700), the start of the
+# compiler takes a tenth longer, though it makes few cycles.
 MANY_OBJECTS = 50_000
 
 
 def main() -> None:
-    """The process `mlc-deploy`, which ends here."""
+    """Runs the process `mlc-deploy`, and ends it."""
     try:
         from .signals import catch_signals
 

@@ -1,4 +1,4 @@
-"""What a tuning builds and measures with: boards that this machine reaches, or those of a farm."""
+"""The boards and builders of a tuning: those that this machine reaches, or those of a farm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Report = Callable[["Incident"], None]
 
 
 def on_farms(command: Any) -> Any:
-    """The options of a command that runs on a farm."""
+    """Adds the options of a command that runs on a farm."""
     for option in (
         click.option(
             "--priority", type=int, default=0, metavar="N",
@@ -46,7 +46,7 @@ def on_farms(command: Any) -> Any:
 def refuse_mixed(
     farm: str | None, of_farms: Mapping[str, object], of_others: Mapping[str, object]
 ) -> None:
-    """Raises Misuse for options of a farm without one, and for boards beside one."""
+    """Raises Misuse for a farm's options without --farm, and for `of_others` with it."""
     for option, value in (of_others if farm else of_farms).items():
         if value and farm:
             raise Misuse(f"{option} has no effect with a farm", where=f"--farm {farm}",
@@ -61,21 +61,21 @@ def deploy_on(
     inputs: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> Deployment:
-    """A job of a board: a whole model, as `deploy` with these options."""
+    """A board's job: deploys a whole model with these options of `deploy`."""
     return deploy(model, board.session, inputs, **options)
 
 
 @dataclass(frozen=True)
 class OwnBoards:
-    """Boards by URL, and this machine's cores as builders. caches: that emulated ones simulate;
-    own: what is known of the board that they stand for."""
+    """Boards by URL, and this machine's cores as builders. caches: those that emulated boards
+    simulate; own: the calibration of the board that they stand for."""
 
     urls: Sequence[str]
     caches: Sequence[Cache] = ()
     own: Calibration | None = None
 
     def target(self) -> Target:
-        """What the first board says it is. Raises Unreachable."""
+        """The target of the first board, which says what it is. Raises Unreachable."""
         with self._connected() as session:
             return target_of(session.device)
 
@@ -87,7 +87,7 @@ class OwnBoards:
             yield pool, None
 
     def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
-        """Each model on the first board that answers, one after the other."""
+        """Runs the models on the first board that answers, one after the other."""
         with self._connected(target.arch) as session:
             return [
                 deploy(model, session, threads=1, cores=cores, timeout=RUN_SECONDS, own=self.own)
@@ -113,7 +113,7 @@ class OfFarm:
         return self.boards.urls
 
     def target(self) -> Target:
-        """What the boards say they are."""
+        """The target of the boards, which say what they are."""
         return target_of(self.boards.first().device)
 
     @contextmanager
@@ -124,17 +124,17 @@ class OfFarm:
         yield self.boards, self.farm.builder()
 
     def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
-        """Each model on any of the boards."""
+        """Runs each model on any of the boards."""
         options = {"threads": 1, "cores": cores, "timeout": RUN_SECONDS}
         jobs = [self.boards.submit(deploy_on, model, None, options) for model in models]
         return [job.result() for job in jobs]
 
 
-def of_farm(farm: Farm, kind: str | None, target: Target | None, warn: Callable[[str], None]) -> (
-    OfFarm
-):  # fmt: skip
-    """The boards of a farm that can be compared. Raises FarmError where there is no such kind, or
-    several; warns of boards that are left out."""
+def of_farm(
+    farm: Farm, kind: str | None, target: Target | None, warn: Callable[[str], None]
+) -> OfFarm:
+    """The boards of a farm with comparable times. Raises FarmError if no kind of boards fits, or
+    several do; warns of boards that are left out."""
     from ..farm.client import FarmBoards, matching
 
     chosen, others = matching(farm.boards(), kind, target, farm.address)

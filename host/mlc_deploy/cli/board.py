@@ -77,7 +77,7 @@ def enroll_command(name: str, url: str, target: str | None, fingerprint: str | N
 
 
 def _seen(url: str, address: SshUrl, fingerprint: str | None) -> bool:
-    """Whether the board at an address is trusted; then shows what it is."""
+    """Whether the board at an address is trusted. Shows a trusted board."""
     if not _trusted(address, fingerprint):
         tell("not enrolled", sys.stderr)
         return False
@@ -87,8 +87,8 @@ def _seen(url: str, address: SshUrl, fingerprint: str | None) -> bool:
 
 
 def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
-    """Whether the host key is the board's: it is known, has the given fingerprint, or the user
-    agrees to it on the terminal."""
+    """Whether the host key is trusted: it is known, has the given fingerprint, or the user agrees
+    on the terminal."""
     from mlc_rpc.ssh_client import is_trusted, server_key, trust
     from mlc_rpc.ssh_config import resolve
 

@@ -1,5 +1,4 @@
-"""`mlc-deploy board calibrate`: a board's own figures, for predictions of it; and what refines
-them."""
+"""`mlc-deploy board calibrate`: figures of a board for predictions, and --refine."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def calibrate_command(name: str) -> int:
 
 
 def enrolled(name: str) -> Enrolled:
-    """A board that has a name. Raises Misuse for any other."""
+    """An enrolled board. Raises Misuse for a URL or an unknown name."""
     where = f"board calibrate {name}"
     if "://" in name:
         what = "figures are kept by a board's name, and this is an address"
@@ -114,7 +113,7 @@ def today() -> str:
 
 
 def show(found: Calibration) -> None:
-    """What each network took and what the fitted figures say, and the factors."""
+    """Shows measured and fitted times of each network, and the factors."""
     console = console_for(sys.stdout)
     table = plain_table(
         ("network", False), ("threads", True), ("measured ms", True), ("usual ms", True),
@@ -152,7 +151,7 @@ def facts(found: Calibration) -> list[tuple[str, str]]:
 
 
 def _noise(found: Calibration) -> list[tuple[str, str]]:
-    """What is said where other programs, or a clock that is held down, made runs longer."""
+    """A note if other programs or a throttled clock made runs longer."""
     disturbed = [row.spread for row in found.rows if row.spread]
     if not disturbed:
         return []
@@ -167,8 +166,8 @@ def _noise(found: Calibration) -> list[tuple[str, str]]:
 
 
 def wanted_of(text: str | None) -> tuple[str | None, Calibration | None]:
-    """Of --target, which may name a board of the user's: the target as text, and the board's own
-    figures. Raises Misuse for a board that was not calibrated."""
+    """The target of --target, as text, and the figures if it names a board of the user's. Raises
+    Misuse for a board that was not calibrated."""
     if text is None or text.lower() in (*SHORT_NAMES, "host") or text not in enrolled_boards():
         return text, None
     from ..driver.calibrate import own_figures
@@ -184,7 +183,7 @@ def wanted_of(text: str | None) -> tuple[str | None, Calibration | None]:
 
 
 def to_refine(board: str | None) -> Calibration:
-    """The figures of --board, for --refine. Raises Misuse where it has none."""
+    """The figures of --board, for --refine. Raises Misuse if it has none."""
     from ..driver.calibrate import own_figures
 
     own = own_figures(board) if board and board in enrolled_boards() else None
@@ -201,8 +200,8 @@ def refined(
     own: Calibration, name: str, done: Deployment, graph: Function | None,
     given: Mapping[str, Any], progress: Progress,
 ) -> None:  # fmt: skip
-    """Adds a measurement to a board's figures, and says how far off they were; warns of one that
-    does not count."""
+    """Adds a measurement to a board's figures, and says how far off they were. Warns if the
+    measurement does not count."""
     from ..driver.calibrate import basis_of, counted_run, counts_of
     from ..driver.compile import compile
     from ..predict.calibration import Row

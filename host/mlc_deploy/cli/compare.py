@@ -103,8 +103,8 @@ class Change:
 def changed(
     old: Record, new: Record, limit: float, measures: Sequence[str] = tuple(MEASURES)
 ) -> Change | None:
-    """What became of a model's cost, by the first measure that both records have; None where they
-    share none."""
+    """The change of a model's cost, by the first measure that both records have; None if they share
+    none."""
     for measure in measures:
         was, now = _whole(old, measure), _whole(new, measure)
         if was is not None and now is not None:
@@ -144,8 +144,8 @@ def read_record(file: str) -> Record:
 
 
 def _whole(record: Record, measure: str) -> float | None:
-    """The model's cost: instructions, its median time in µs, or what is predicted in ms; None for
-    an emulator's time."""
+    """The model's cost: instructions, median µs, or predicted ms; None if unknown, or for an
+    emulator's time."""
     if measure == "instructions":
         return None if record["instructions"] is None else float(record["instructions"])
     if measure == "predicted_ms":

@@ -1,4 +1,4 @@
-"""`mlc-deploy compare-boards`: what a model would take on boards that are not there."""
+"""`mlc-deploy compare-boards`: predicts times of a model on boards that are not there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOARDS_HELP = (
     "(default: all that are known)"
 )
 FITS = {True: "yes", False: "no", None: "unknown"}
-SYSTEM_MIB = 128  # of a small Linux without a desktop, that a model leaves alone
+SYSTEM_MIB = 128  # for a small Linux without a desktop
 
 
 @click.command(name="compare-boards")
@@ -89,14 +89,13 @@ class Wanted:
 
     @property
     def kind(self) -> object:
-        """Equal for boards that one run in QEMU is enough for."""
+        """Boards of equal kinds share one run in QEMU."""
         return self.target.mcpu, self.target.arch, tuple(self.target.mattr), self.caches
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A board, the model's time there, the bytes that it needs, and the board's memory; 0 where
-    nobody knows what there are."""
+    """A board, the model's time there, the bytes it needs, and the board's memory (0: unknown)."""
 
     board: str
     forecast: Forecast
@@ -118,12 +117,12 @@ class Row:
 
 
 def calibrated_boards() -> list[str]:
-    """The names of the user's boards that have figures of their own."""
+    """The names of the user's calibrated boards."""
     return [name for name in enrolled_boards() if calibration_file(name).exists()]
 
 
 def checked(text: str) -> Wanted:
-    """A board whose speed is known. Raises Misuse, and TargetError for no target at all."""
+    """A board with a known speed. Raises Misuse, and TargetError for text that is no target."""
     of_board, own = wanted_of(text)
     target = Target(of_board or text)
     if own:

@@ -39,7 +39,7 @@ class Drawn:
             taken.add(path)
 
     def write(self, record: Record) -> None:
-        """Raises OSError, and ReportError for a page that would be too large."""
+        """Writes the files. Raises OSError, and ReportError for a page that would be too large."""
         if self.report is None and self.trace is None:
             return
         from ..report import read_run, run_page, run_trace  # here: most runs draw nothing

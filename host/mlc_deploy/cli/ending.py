@@ -48,7 +48,7 @@ def end_with(job: Callable[[], int]) -> NoReturn:
     status = 1
     try:
         status = job()
-    except SystemExit as ended:  # as rich does where nobody reads on
+    except SystemExit as ended:  # rich raises it when nobody reads its output
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         if _ending.number is None:

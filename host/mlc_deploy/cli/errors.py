@@ -21,8 +21,6 @@ from .options import Misuse
 
 OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
 MISTAKES = (MlcError, TargetError, RpcError, CounterError)
-
-
 MENDS = {
     errno.ENOSPC: "free some space there, or write elsewhere",
     errno.EDQUOT: "free some space there, or write elsewhere",
@@ -30,8 +28,6 @@ MENDS = {
     errno.EPERM: "another place, or other permissions there",
     errno.EROFS: "another place: nothing is written there",
 }
-
-
 MORE_MEMORY = "more memory for this process (ulimit -v, a container's limit), or a smaller model"
 NO_THREAD = "can't start new thread"  # Python has no class for this error
 

@@ -109,6 +109,6 @@ def list_command(scheduler: str, json_file: str | None) -> int:
 
 
 def _row(board: dict[str, Any]) -> dict[str, Any]:
-    """What a record says of a board."""
+    """The entry of a board in the record."""
     names = ("url", "kind", "host", "state", "user", "why", "degrees", "fingerprint")
     return {name: board[name] for name in names}

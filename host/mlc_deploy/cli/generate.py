@@ -179,7 +179,7 @@ def generate(
 
 
 def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list[int] | None:
-    """What is to be gone on with; None where the model is only saved. Raises Misuse."""
+    """The prompt, as text or tokens; None if the model is only saved. Raises Misuse."""
     if prompt is not None and ids is not None:
         raise Misuse(
             "a prompt is text or tokens", where="--prompt --prompt-ids", mend="one of them"
@@ -204,7 +204,7 @@ def _existing(text: str) -> Path:
 
 
 def _ready(file: Path, tokenizer: str | None, options: dict[str, object]) -> Decoder | None:
-    """The model of an .mlc file; None for another. Raises Misuse for options of the compiler."""
+    """The model of an .mlc file, None of other files. Raises Misuse for a compiler's options."""
     if file.suffix != MODEL:
         return None
     decoder = load_decoder(file, tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""`mlc-deploy inspect MODEL`: what a model holds, and how its kernels compute."""
+"""`mlc-deploy inspect MODEL`: a model's operators and memory, and how its kernels compute."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def inspect(
     wanted = one_level(target or "host", "inspect looks at")
     stream = to_json.beside
     ran: list[Record] = []
-    plain: list[Function] = []  # the last one: before plans were chosen
+    plain: list[Function] = []  # the graphs before plans were chosen; the last one is used
 
     def watch(name: str, function: Function, changed: bool) -> None:
         if name != CHOOSES and all(step["name"] != CHOOSES for step in ran):

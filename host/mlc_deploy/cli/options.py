@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -45,8 +44,8 @@ class Misuse(MlcError):
 
 
 def refuse_compiled(file: Path, target: Target, options: Mapping[str, object], source: str) -> None:
-    """Raises Misuse for an option of the compiler, with the saved model of a file. source: what
-    such a model is compiled from."""
+    """Raises Misuse for an option of the compiler beside a saved model. source: the kind of thing
+    that such a model is compiled from."""
     for option, value in options.items():
         if value:
             raise Misuse(
@@ -58,8 +57,7 @@ def refuse_compiled(file: Path, target: Target, options: Mapping[str, object], s
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a model is read, as its options say. Raises Misuse for a precision or a memory that
-    is unknown."""
+    """The options of reading a model. Raises Misuse for an unknown precision or memory."""
 
     shape: tuple[str, ...]
     bind: tuple[str, ...]
@@ -93,12 +91,12 @@ class Reading:
 
     @property
     def rest(self) -> str:
-        """What the layers compute in that no data made int8."""
+        """The precision of the layers that are not quantized."""
         return "float32" if self.precision == INT8 else self.precision
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What model_graph and compile take. Raises Misuse, for int8 too, which needs data."""
+        """The arguments of model_graph and compile. Raises Misuse, also for int8: it needs data."""
         if self.precision == INT8:
             raise Misuse(
                 "this command takes the model of small integers itself",
@@ -158,8 +156,10 @@ def reads_models(command: Callable[..., int]) -> Callable[..., int]:
 
 def known_cores(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     """The value of --cores. Raises Misuse for text that names no cores."""
+    if text in ("", *KINDS):
+        return text
     try:
-        _ = text in ("", *KINDS) or core_numbers(text)
+        core_numbers(text)
     except ValueError as error:
         mend = "fast, slow, or numbers such as 0-3 or 4,5"
         raise Misuse(str(error), where=f"--cores {text}", mend=mend) from None
@@ -179,7 +179,7 @@ JSON_HELP = "write the record (-: to stdout)"
 
 
 def above_zero(numbers: Mapping[str, float | None]) -> None:
-    """Raises Misuse for an option whose number is 0 or less."""
+    """Raises Misuse for an option with a number of 0 or less."""
     for option, value in numbers.items():
         if value is not None and not value > 0:
             raise Misuse(f"{option} must be more than 0", where=f"{option} {value:g}")
@@ -211,7 +211,7 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def dims(texts: Sequence[str]) -> dict[str, int | str]:
-    """Dimensions by name, "<=512" for those that stay open, "1,<=64,<=512" for ranges."""
+    """Dimensions by name: a number, "<=512" for an open one, "1,<=64,<=512" for ranges."""
 
     def read(name: str, text: str) -> int | str:
         whole = f"<={text}" if name.endswith("<") else text
@@ -244,7 +244,7 @@ def ranges(texts: Sequence[str]) -> dict[str, int | str]:
 
 
 def known_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Dimensions by name, none of them open: layers are quantized at one size."""
+    """Dimensions by name. Raises Misuse for open ones, since layers are quantized at one size."""
     found: dict[str, int] = {}
     for name, n in dims(texts).items():
         if isinstance(n, str):
@@ -255,7 +255,7 @@ def known_dims(texts: Sequence[str]) -> dict[str, int]:
 
 
 def states(texts: Sequence[str]) -> dict[str, str] | None:
-    """The states by input; None where the option is not given, and names say which there are."""
+    """The states by input; None without the option: then names say which inputs are states."""
     if texts in ((NO_STATES,), ()):
         return {} if texts else None
     return named("--state", texts, lambda _, text: text, "h_in=h_out")
@@ -287,7 +287,7 @@ def arrays(option: str, texts: Sequence[str]) -> tuple[dict[str, Array], Array |
 
 
 def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
-    """The array of an .npy, or of an .npz the array `name` or its only one; and the labels."""
+    """The array of an .npy; or of an .npz the array `name`, else its only one, and its labels."""
     where = f"{option} {name}={path}"
     try:
         with npy.opened(path) as loaded:
@@ -314,8 +314,8 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
 
 
 def one_level(target: str, what: str) -> Target:
-    """The target of a text with one CPU level. Raises TargetError, and Misuse for several levels;
-    `what` begins the message."""
+    """The target of a text with one CPU level. Raises TargetError, and Misuse for several levels,
+    with a message that begins with `what`."""
     levels = levels_of(target)
     if len(levels) > 1:
         raise Misuse(
@@ -327,22 +327,21 @@ def one_level(target: str, what: str) -> Target:
 
 
 def model_file(text: str | None, commands: Sequence[str]) -> Path:
-    """MODEL as a file that exists; the shipped model without one. Raises Misuse, with the nearest
-    names."""
+    """MODEL as an existing file; the shipped model if there is no MODEL. Raises Misuse, with the
+    nearest names."""
     if text is None:
         return SHIPPED_MODEL
     path = Path(text)
     if path.is_dir() or path.is_file():
         return path
-    with suppress(FileNotFoundError):
-        try:
-            refuse_special(path)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            reason = (error.strerror or str(error)).lower()
-            mend = "the path of an .onnx, .tflite, .pt2 or .mlc file"
-            raise Misuse(f"cannot be read: {reason}", where=text, mend=mend) from None
+    try:
+        refuse_special(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        mend = "the path of an .onnx, .tflite, .pt2 or .mlc file"
+        raise Misuse(f"cannot be read: {reason}", where=text, mend=mend) from None
     folder = path.parent
     files = [str(p) for p in folder.glob("*") if p.suffix in (".onnx", ".tflite", ".pt2", ".mlc")]
     near = get_close_matches(text, [*files, *commands], 3)
@@ -354,7 +353,7 @@ def model_file(text: str | None, commands: Sequence[str]) -> Path:
 
 
 def source_file(text: str | None, commands: Sequence[str]) -> Path:
-    """MODEL as a file to compile. Raises Misuse for a file that --save wrote, too."""
+    """MODEL as a file to compile. Raises Misuse, also for a file that --save wrote."""
     path = model_file(text, commands)
     if path.is_file() and is_saved(path):
         mend = "the model that it was compiled from"
@@ -422,7 +421,8 @@ def converters(file: str | None) -> dict[str, Any]:
         place = f"{where}, line {line}" if line else where
         raise Misuse(f"{kind}: {error}", where=place, mend=f"python {file}") from error
     found = names.get("CONVERTERS", {})
-    if "CONVERTERS" not in names and not _registers(source):
+    # A file that registers functions needs no CONVERTERS.
+    if "CONVERTERS" not in names and b"register_func" not in source:
         raise Misuse(
             "the file holds no CONVERTERS", where=where, mend='CONVERTERS = {"Operator": convert}'
         )
@@ -440,8 +440,3 @@ def converters(file: str | None) -> dict[str, Any]:
                 mend="names of operators, and functions that convert them",
             )
     return found
-
-
-def _registers(source: bytes) -> bool:
-    """Whether the code registers functions: such a file needs no CONVERTERS."""
-    return b"register_func" in source

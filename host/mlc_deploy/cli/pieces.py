@@ -1,5 +1,4 @@
-"""What `generate` and `transcribe` share: options, a board, text that comes in pieces, and what it
-cost."""
+"""Shared by `generate` and `transcribe`: options, the board, printing of pieces, and costs."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def running(command: F) -> F:
-    """Adds the options that say how a model runs on the board, and where its record goes."""
+    """Adds the options of a run on the board, and --json."""
     for add in (
         DEBUG,
         click.option(
@@ -46,7 +45,7 @@ def fitting_board(
     url: str, wanted: Target | None, cores: str, progress: Progress
 ) -> Iterator[tuple[Session, Target]]:
     """A session with the board, and the target to compile for: the wanted one, or the board's own.
-    Refuses cores and a target that the board does not have."""
+    Raises DeployError for cores or a target that the board lacks."""
     with progress.stage("connect"):
         session = connect(url, machine=wanted.arch if wanted else None)
     with session:
@@ -59,7 +58,7 @@ def fitting_board(
 
 
 def print_pieces(pieces: Iterable[str | int], to_json: JsonFile) -> None:
-    """The pieces, as they come: text, or the numbers of tokens."""
+    """Prints the pieces as they come: text, or the numbers of tokens."""
     for number, piece in enumerate(pieces):
         text = piece if isinstance(piece, str) else f"{', ' if number else ''}{piece}"
         to_json.beside.write(text)
@@ -68,7 +67,7 @@ def print_pieces(pieces: Iterable[str | int], to_json: JsonFile) -> None:
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """What it cost, on stderr: stdout has the text alone."""
+    """Prints the costs on stderr: stdout has only the text."""
     console = console_for(sys.stderr)
     console.print()
     for label, text in facts:
@@ -76,12 +75,12 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def emulated(record: Record) -> str:
-    """What stands behind seconds: those of an emulated board are none of a real one."""
+    """A mark behind seconds of an emulated board, which are not those of a real one."""
     return " (emulated)" if record["emulated"] else ""
 
 
 def costs(record: Record) -> list[tuple[str, str]]:
-    """The facts of a record that every model has: instructions where they were counted, memory."""
+    """The facts that every model's record has: memory, and instructions if they were counted."""
     memory = record["memory"]
     sizes = ((name, bytes_text(memory[name])) for name in ("weights", "cache", "arena"))
     found = [("memory", ", ".join(map(" ".join, sizes)))]

@@ -1,11 +1,11 @@
 """The target and the board of a job, when --target or --board is missing.
 
-both given     as said
-board only     the target is what the board says of itself
+both given     those
+board only     the target that the board reports
 target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
 neither        this host, on local://
 
-A board may have the name of its enrolment; then it has the target given there.
+An enrolled board may be given by name; its target is then the one in boards.toml, if any.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
 
 def simulated(target: Target | None, url: str, own: Calibration | None = None) -> tuple[Cache, ...]:
     """The caches that an emulated board simulates for a prediction: those of the target's core, or
-    of the one that the figures of the user's own board are on."""
+    of the core that the user's board was calibrated with."""
     if target is None or not isinstance(parse_url(url), QemuUrl):
         return ()
     return caches_of(own.base.l1_kib) if own else caches_for(target.mcpu)

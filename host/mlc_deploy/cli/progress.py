@@ -11,8 +11,8 @@ from rich.console import Console
 from .tables import Record, line
 
 Say = Callable[[str], None]
-QUIET_SECONDS = 15.0  # between lines about one stage, where there is no terminal
-SURE = 3  # kernels that must be done before the time for the others is guessed
+QUIET_SECONDS = 15.0  # between lines about one stage, without a terminal
+SURE = 3  # kernels that must be done before the remaining time is estimated
 
 
 class Progress:
@@ -28,11 +28,11 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, kept: bool = True) -> Iterator[Say]:
-        """Shows a stage while it runs, on a terminal, and how far it is, as it is said; elsewhere
-        that is a line from time to time. A line with its seconds remains, if it is kept."""
+        """Shows a stage and its progress while it runs: live on a terminal, elsewhere by a line
+        from time to time. If `kept`, a line with its seconds remains."""
         began = time.perf_counter()
         if self.console.is_terminal:
-            from rich.progress import Progress as Display  # here: elsewhere nothing is drawn
+            from rich.progress import Progress as Display  # here: only terminals need it
             from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -55,7 +55,7 @@ class Progress:
 
 
 def _rarely(say: Say, clock: Callable[[], float] = time.perf_counter) -> Say:
-    """Says what is said after QUIET_SECONDS of silence."""
+    """Passes a text on if nothing was said for QUIET_SECONDS."""
     last = clock()
 
     def said(text: str) -> None:
@@ -70,7 +70,7 @@ def _rarely(say: Say, clock: Callable[[], float] = time.perf_counter) -> Say:
 def kernels_said(
     say: Say, clock: Callable[[], float] = time.perf_counter
 ) -> Callable[[int, int], None]:
-    """Says how many kernels are compiled, and how long the others will take at this speed."""
+    """A callback that says how many kernels are compiled, and how long the others will take."""
     began = clock()
 
     def counted(done: int, most: int) -> None:

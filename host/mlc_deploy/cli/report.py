@@ -1,4 +1,4 @@
-"""The result of a job as tables and lines, made of the record alone."""
+"""The result of a job as tables and lines, made from the record alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
 
 
 def _title(record: Record) -> str:
-    board, target = record["board"], _short(record["target"])
+    board, target = record["board"], Target(record["target"]).short_name
     if record["level"] != BASE:
         target = f"{target} with {record['level']}"
     if board is None:
@@ -50,13 +50,9 @@ def _title(record: Record) -> str:
     return f"{record['model']} for {target} on {board['url']}{cpu}"
 
 
-def _short(target: str) -> str:
-    return Target(target).short_name
-
-
 def _layers(record: Record) -> Table:
-    """Per layer: its kernel, what it computes, and its cost; where there are loops, also how many
-    turns that is the cost of."""
+    """Per layer: its kernel, result and cost; in a model with loops, also the turns that the cost
+    is of."""
     layers: Sequence[Record] = record["layers"]
     if record["instructions"] is not None:
         title, costs = "instructions", [layer["instructions"] for layer in layers]
@@ -90,7 +86,7 @@ def _layers(record: Record) -> Table:
 
 
 def milliseconds(ms: float) -> str:
-    """Three digits, as many as a prediction is worth."""
+    """Three digits: a prediction is no more precise."""
     return f"{ms:.3g}" if ms < 1000 else f"{ms:,.0f}"
 
 
@@ -185,7 +181,7 @@ def _latency(record: Record) -> str:
 
 
 def _conditions(latency: Record) -> str:
-    """Clock, temperatures and counts during the samples, as far as they are known."""
+    """The known clocks, temperatures and counts during the samples."""
     found = latency["conditions"] or {"before": {}, "after": {}}
     parts = []
     if latency["cores"]:

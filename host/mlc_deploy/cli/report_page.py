@@ -1,4 +1,4 @@
-"""`mlc-deploy report`: a page, or a timeline, of what was measured before."""
+"""`mlc-deploy report`: a page, or a timeline, of earlier results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     from ..tuned import Database
 
-DATABASE = b'{"check":'  # what a tuning database begins with
+DATABASE = b'{"check":'  # a tuning database begins with it
 OUTPUT = "report.html"
 
 
@@ -66,7 +66,7 @@ def report(records: tuple[str, ...], output: str | None, trace_file: str | None)
 
 
 def _content(file: str) -> bytes:
-    """Raises Misuse for a file that cannot be read."""
+    """The bytes of a file. Raises Misuse if it cannot be read."""
     try:
         return read_file(file)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _content(file: str) -> bytes:
 
 
 def _refuse_tuning(file: str, content: bytes) -> None:
-    """Raises Misuse for what `tune --json` wrote: of each trial, it knows nothing."""
+    """Raises Misuse for a file of `tune --json`, which holds no single trial."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def _refuse_tuning(file: str, content: bytes) -> None:
 
 
 def _tuning(file: str) -> str:
-    from ..tuned import Database  # here: a page of a record does without the compiler
+    from ..tuned import Database  # here: a page of a record needs no compiler
 
     database = Database(file)
     for note in database.notes:
@@ -103,8 +103,8 @@ def _tuning(file: str) -> str:
 
 
 def _tasks(database: Database) -> list[Task]:
-    """Each kernel on each board, with its trials in the order of the file. What was measured once
-    more, among the best, is none."""
+    """Each kernel on each board, with its trials in the order of the file. Repeated measurements of
+    the best are left out."""
     found: dict[tuple[str, ...], list[Trial]] = {}
     for record in database.records:
         if record.final:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
 LINK_HELP = "put C functions that kernels call beside them: a .o or .c file"
-INTERACTIVE = 1000  # on a farm, before tuning of any usual priority
+INTERACTIVE = 1000  # added to a priority on a farm: above tuning of any usual priority
 BOARD_HELP = "run on B: qemu://[CPU], local://, ssh://[user@]host, tcp://host:port, a name, or none"
 
 
@@ -208,7 +208,7 @@ def run(
     if emit and target:
         one_level(target, "--emit gives")
     board = NONE if emit and board is None else board
-    if own_board and asked and board is None:  # it is not there, whatever this machine could run
+    if own_board and asked and board is None:  # predict, even if this machine runs its code
         board = f"qemu://{qemu_cpu(asked)}"
     wanted, url = (asked, None) if farm else choose(asked, board)
     if (url is None and not farm) or emit:
@@ -227,10 +227,10 @@ def run(
     small: Quantized | None = None
     if ready is None:
         with progress.stage("read"):
-            own = converters(reading.own)  # once: the file may register what can be there once
+            own = converters(reading.own)  # once: functions can be registered once only
             graph = graph_of(path, given, reading, own)
     inputs_of, outputs_of = _signature(graph or ready)
-    fitting("input", given, inputs_of)  # before a board is asked
+    fitting("input", given, inputs_of)  # refused before connecting to a board
     fitting("output", right, outputs_of)
     with ExitStack() as stack:
         session: Session | None = None
@@ -261,7 +261,7 @@ def run(
             assert wanted is not None
             small = _in_int8(path, data, preprocess, wanted, given, reading, own, link, progress)
             if small is not None:
-                without = replace(reading, const=())  # they are in the model
+                without = replace(reading, const=())  # constants are in the model now
                 graph = graph_of(small.model, given, without, own)
         if ready is not None:
             model_for_board: CompiledLevels | SavedModel = ready
@@ -272,7 +272,7 @@ def run(
                 if on is not None and graph is not None:
                     _warn_of_hidden(wanted, on, graph, reading.rest, progress)
                 levels = ((levels[0][0] if levels else BASE, wanted),)
-            elif on and not saves:  # no board would run the others
+            elif on and not saves:  # only this board's level will run
                 best = best_level((t for _, t in levels), on.device.machine, on.device.features)
                 levels = (levels[best],)
             with progress.stage("compile") as say:
@@ -346,8 +346,8 @@ def _in_int8(
     given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any], link: Sequence[str],
     progress: Progress,
 ) -> Quantized | None:  # fmt: skip
-    """The model in small integers; None, with a warning, where floats cost the target less."""
-    from ..quantize.api import quantize  # here: a saved model does without the compiler
+    """The model in small integers; None, with a warning, if floats cost less on the target."""
+    from ..quantize.api import quantize  # here: a saved model needs no compiler
     from ..quantize.costs import counted
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
@@ -367,8 +367,8 @@ def _in_int8(
 
 
 def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
-    """The model of a file that --save wrote; None for another file. Raises ArtifactError, and
-    Misuse for options of the compiler."""
+    """The model of a file that --save wrote; None for other files. Raises ArtifactError, and Misuse
+    for options of the compiler."""
     if path.is_dir() or not (path.suffix == MODEL or is_saved(path)):
         return None
     model = load_model(path)
@@ -379,9 +379,9 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
 def graph_of(
     model: Path | ModelProto, given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any]
 ) -> Function:
-    """The model's graph; inputs have the shapes of --shape, or of the arrays that are given. Arrays
-    leave dimensions open that --bind leaves open."""
-    from ..frontend import from_model  # here: a saved model does without the compiler
+    """The model's graph. Its inputs have the shapes of --shape, or of the given arrays; dimensions
+    that --bind leaves open stay open."""
+    from ..frontend import from_model  # here: a saved model needs no compiler
     from ..graph.ranges import parted
     from ..graph.states import stateful
 
@@ -393,7 +393,7 @@ def graph_of(
     every = {name: array.shape for name, array in given.items()} | fixed
     try:
         function = read(fixed if any(isinstance(n, str) for n in bound.values()) else every)
-    except ShapeError:  # the arrays say the shapes that the options do not
+    except ShapeError:  # the arrays have the shapes that the options lack
         function = read(every)
     try:
         return stateful(function, states(reading.state))
@@ -405,7 +405,7 @@ def graph_of(
 def _warn_of_hidden(
     target: Target, on: Described, graph: Function, precision: str, progress: Progress
 ) -> None:
-    from ..driver.hidden import hidden_features, hidden_text  # here: as _graph
+    from ..driver.hidden import hidden_features, hidden_text  # here: as in graph_of
 
     found = hidden_features(target, on.device.features, graph, precision)
     if found:
@@ -420,7 +420,7 @@ def _signature(
     if isinstance(model, SavedModel):
         described = described_model(model)
         return described.arguments | described.states, described.results
-    from ..graph.extents import largest, open_extents  # here: as graph_of
+    from ..graph.extents import largest, open_extents  # here: as in graph_of
 
     names, most = open_extents(model), dict(model.extents)
 
@@ -447,7 +447,7 @@ def compiled(
     progress: Progress,
     say: Say,
 ) -> CompiledLevels:
-    from ..driver.levels import compile_levels  # here: a saved model does without the compiler
+    from ..driver.levels import compile_levels  # here: a saved model needs no compiler
 
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
@@ -467,7 +467,8 @@ def compiled(
 
 
 def _results(done: Deployment, to: Path | None) -> int:
-    """Writes the outputs if --output asks for them, and says which are wrong; the exit status."""
+    """Writes the outputs if --output asks for them, names the wrong ones, and returns the exit
+    status."""
     if to is not None:
         for name, array in done.outputs.items():
             file = re.sub(r"[^\w.-]", "_", name)  # names may hold slashes

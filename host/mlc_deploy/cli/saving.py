@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 MODEL = ".mlc"
 KERNELS = (".o", ".s", ".ll", ".c")
-FORMS = {"llvm": ".ll", "asm": ".s", "obj": ".o", "c": ".c", "ir": ".txt"}  # and suffixes
+FORMS = {"llvm": ".ll", "asm": ".s", "obj": ".o", "c": ".c", "ir": ".txt"}  # form -> suffix
 
 
 def saved(text: str) -> Path:
-    """Where --save writes; a folder ends in "/" or exists. Raises Misuse."""
+    """The path that --save writes; a folder ends in "/" or exists. Raises Misuse."""
     path = Path(text)
     if is_folder(text):
         if path.exists() and not path.is_dir():
@@ -69,7 +69,7 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
 
 
 def refuse_machine_code(target: Target, where: str, suffix: str) -> None:
-    """Raises Misuse for machine code of the target "c", which is for no machine."""
+    """Raises Misuse for machine code of the target "c", which has none."""
     if target.kind == "c" and suffix in (".o", ".s", ".ll"):
         raise Misuse(
             "the target 'c' is C for any machine, and has no machine code",
@@ -79,8 +79,8 @@ def refuse_machine_code(target: Target, where: str, suffix: str) -> None:
 
 
 def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> None:
-    """Prints the model in one of FORMS, or writes it to a folder; "obj" there gives all files that
-    a C program needs, and "c" does for the target "c". Raises MlcError, OSError."""
+    """Prints the model in one of FORMS, or writes it to a folder. In a folder, "obj" (for the
+    target "c": "c") writes all files that a C program needs. Raises MlcError, OSError."""
     refuse_machine_code(model.target, f"--emit {form}", FORMS[form])
     if to is None:
         _print(model, form)

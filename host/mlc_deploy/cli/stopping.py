@@ -1,4 +1,4 @@
-"""--stop-after LAYER[@N]: what a layer computed there, as a table, in the record and as files."""
+"""--stop-after LAYER[@N]: the results of a layer as a table, in the record and as files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_HELP = "stop after a layer, in its turn N or N-M (from 0), and show what it
 
 
 def _rows(stops: Iterable[Stopped], to: Path | None) -> Iterator[Record]:
-    """Of the record's `stops`: one for each result, which is written into the folder `to`."""
+    """The entries of the record's `stops`, one per result. Writes the results into `to`."""
     for stopped in stops:
         for name, array in stopped.results.items():
             yield {
@@ -46,9 +46,8 @@ def _figures(array: NDArray[np.generic]) -> Record:
 
 
 def _written(stopped: Stopped, name: str, array: NDArray[np.generic], to: Path) -> str:
-    """Names may hold slashes, which a file's may not."""
-    parts = (re.sub(r"[^\w.-]", "_", part) for part in (stopped.layer, name))
-    layer, result = parts
+    """Writes a result, and returns the file's name, in which "_" replaces slashes and the like."""
+    layer, result = (re.sub(r"[^\w.-]", "_", part) for part in (stopped.layer, name))
     file = f"{layer}.{stopped.turn}.{result}.npy"
     with replacing(to / file) as part, part.open("wb") as opened:
         np.save(opened, array)
@@ -56,7 +55,7 @@ def _written(stopped: Stopped, name: str, array: NDArray[np.generic], to: Path) 
 
 
 def shown_stops(stops: Iterable[Stopped], to: Path | None, stream: TextIO) -> list[Record]:
-    """The rows, printed as a table as well; where a turn does not come, those before it are."""
+    """The rows. Prints them as a table, also if a later turn does not come."""
     rows: list[Record] = []
     try:
         for row in _rows(stops, to):

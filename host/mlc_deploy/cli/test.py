@@ -1,4 +1,4 @@
-"""`mlc-deploy test`: models on boards, held against what is right and against what they cost."""
+"""`mlc-deploy test`: runs models on boards, and compares outputs and costs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Run = Callable[[Deployable, Mapping[str, Any], Mapping[str, Any]], "Future[Deplo
 
 @dataclass(frozen=True)
 class Place:
-    """Boards of one kind: what they are compiled for, and how one of them runs a model; `away` is
-    why there is none."""
+    """Boards of one kind: the target to compile for, and how one of them runs a model. `away`: the
+    error that kept the board away."""
 
     kind: str
     target: Target | None = None
@@ -56,8 +56,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's file, with what stands beside it: inputs in NAME.npz, with labels among them, and
-    right outputs in NAME.expect.npz."""
+    """A model's file. Beside it may be inputs and labels in NAME.npz, and right outputs in
+    NAME.expect.npz."""
 
     name: str
     path: Path
@@ -158,7 +158,7 @@ def _refuse(
 
 
 def _subjects(models: Sequence[str]) -> list[Subject]:
-    """The files of the arguments. Raises Misuse for what is no file, and for an empty folder."""
+    """The files of the arguments. Raises Misuse for a missing file and an empty folder."""
     found: list[Path] = []
     for text in models or (None,):
         path = model_file(text, ())
@@ -195,7 +195,7 @@ def _file(model: str, kind: str) -> str:
 
 
 def _own(board: str, stack: ExitStack) -> Place:
-    """A board of this machine's user: runs wait for each other."""
+    """A board that this machine reaches. Its runs wait for each other."""
     wanted, url = choose(None, board)
     if url is None:
         raise Misuse("a test runs models", where=f"--board {board}", mend="--board local://")
@@ -217,14 +217,14 @@ def _own(board: str, stack: ExitStack) -> Place:
 def _of_farm(
     address: str, kinds: str | None, stack: ExitStack, progress: Progress
 ) -> list[Place]:  # fmt: skip
-    """The kinds of a farm's boards, each board of which takes runs. Raises FarmError."""
-    from ..farm.client import Farm  # here: it asks for an extra
+    """The kinds of a farm's boards; every board of a kind takes runs. Raises FarmError."""
+    from ..farm.client import Farm  # here: it needs an extra
 
     farm = stack.enter_context(Farm(address, priority=INTERACTIVE, warn=progress.warn))
     every = sorted({board.kind for board in farm.boards() if board.about is not None})
     wanted: list[str | None] = [*every] if kinds is None or kinds == ALL else [*kinds.split(",")]
     places = []
-    for kind in wanted or [None]:  # None: there is none, which is an error
+    for kind in wanted or [None]:  # None: no kind, for which of_farm raises
         boards = of_farm(farm, kind, None, progress.warn).boards
 
         def run(
@@ -243,7 +243,7 @@ def _of_farm(
 
 @dataclass(frozen=True)
 class Job:
-    """A run that waits for its board, or why there is none; seconds of making it ready."""
+    """A run that waits for its board, or the error that prevents it; seconds of preparation."""
 
     seconds: float
     done: Future[Deployment] | Exception
@@ -283,7 +283,7 @@ def _model(
     assert place.target is not None
     if is_saved(path):
         return load_model(path)
-    from ..driver.compile import compile as compiled  # here: a saved model does without it
+    from ..driver.compile import compile as compiled  # here: a saved model does not need it
 
     extents = {name: array.shape for name, array in given.items()}
     return compiled(path, place.target, shapes=extents, **options)
@@ -320,7 +320,7 @@ def _verdict(subject: Subject, place: Place, job: Job, before: Path | None, rise
 
 
 def _held(verdict: Verdict, before: Path, rise: float) -> Verdict:
-    """A verdict that says what became of the cost. Raises Misuse for a record that is none."""
+    """A verdict with the change of the cost. Raises Misuse if the baseline's file is no record."""
     assert verdict.record is not None
     file = before / _file(verdict.model, verdict.kind)
     if not file.is_file():

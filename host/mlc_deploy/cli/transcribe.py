@@ -1,4 +1,4 @@
-"""`mlc-deploy transcribe MODEL --audio FILE`: what is said in a sound, on a board."""
+"""`mlc-deploy transcribe MODEL --audio FILE`: a speech model writes text, on a board."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _ready(
     file: Path, tokenizer: str | None, target: str | None, seconds: float | None,
     precision: str | None, db: str | None, save: str | None,
 ) -> Transcriber | None:  # fmt: skip
-    """The model of an .mlc file; None for another. Raises Misuse for options of the compiler."""
+    """The model of an .mlc file, None of other files. Raises Misuse for a compiler's options."""
     if file.suffix != MODEL:
         return None
     made = load_transcriber(file, tokenizer=tokenizer)

@@ -231,8 +231,8 @@ def _bench(
     use: Mapping[str, Any],
     progress: Progress,
 ) -> Iterator[tuple[Target | None, OwnBoards | OfFarm]]:
-    """The target (None: that of the boards), and what kernels are built and measured with. `use`:
-    the user's priority and share in a farm."""
+    """The target (None: that of the boards), and the boards and builders. `use`: the user's
+    priority and share in a farm."""
     if farm is None:
         wanted, urls = _places(target, boards)
         yield wanted, OwnBoards(urls)
@@ -282,8 +282,7 @@ class _Run:
         self.board, self.measured = "", 0
 
     def tune(self, only: str) -> None:
-        """Tunes to the end. Raises Misuse where there is nothing to tune, and what run_model
-        raises."""
+        """Tunes to the end. Raises Misuse if nothing can be tuned, and what run_model raises."""
         from ..tune.api import NothingToTune, measuring, run_model
         from ..tune.layouts import Model
 
@@ -313,7 +312,7 @@ class _Run:
         self.progress.note(incident_text(incident))
 
     def whole_model(self, how: Mapping[str, Any]) -> tuple[Deployment, Deployment]:
-        """The model untuned and tuned, each run on the board."""
+        """Runs the model untuned and tuned on the board."""
         from ..driver.compile import compile
 
         with self.progress.stage("compile"):

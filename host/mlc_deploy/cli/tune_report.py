@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
-SLOWER = 1.02  # a tuned model that takes this many times the untuned one is a doubt
-# What costs are in words, their unit in tables, and that of a kernel's speed.
+SLOWER = 1.02  # times the untuned model's cost: a tuned model above it is reported as a doubt
 OBJECTIVES = {
     "seconds": "seconds",
     "predicted": "predicted seconds, not measured",
     "instructions": "executed instructions, emulated",
 }
-UNITS = {
+UNITS = {  # of costs in tables, and of a kernel's speed
     "seconds": ("µs", "GFLOP/s"),
     "predicted": ("predicted µs", "GFLOP/s"),
     "instructions": ("instr", "per mac"),
 }
-TRANSFORM = "layout_transform"  # what the names of its kernels begin with
+TRANSFORM = "layout_transform"  # the prefix of its kernels' names
 
 
 def recorded(
@@ -86,8 +85,8 @@ def recorded(
 
 
 def _layers(before: Deployment, after: Deployment, objective: str) -> list[Record]:
-    """The calls of both models in pairs: equal names pair in their order. Layout transforms, which
-    have their layer's name, may be in one model alone."""
+    """The calls of both models in pairs; calls of equal names pair in order. Layout transforms have
+    their layer's name and may be in one model only."""
     found: dict[tuple[str, bool, int], Record] = {}
     for key, done in (("after", after), ("before", before)):
         seen: Counter[tuple[str, bool]] = Counter()
@@ -100,7 +99,7 @@ def _layers(before: Deployment, after: Deployment, objective: str) -> list[Recor
 
 
 def _costs(done: Deployment, objective: str) -> Sequence[float | None]:
-    """Of the layers, by the objective."""
+    """The costs of the layers, by the objective."""
     match objective:
         case "instructions":
             return [layer.instructions for layer in done.layers]
@@ -176,7 +175,7 @@ def task_cells(task: Record) -> tuple[str, str, str, str]:
     return (
         _cost(before, counted),
         _cost(after, counted),
-        f"{before / after:.3f}x" if before and after else "",
+        _ratio(before, after),
         f"{rate:.2f}" if rate else "",
     )
 
@@ -203,9 +202,8 @@ def _layers_table(record: Record) -> Table:
     )  # fmt: skip
     for layer in record["layers"]:
         before, after = layer["before"], layer["after"]
-        gain = f"{before / after:.3f}x" if before and after else ""
-        cells = layer["kernel"], _cost(before, counted), _cost(after, counted), gain
-        add_row(table, layer["name"], *cells)
+        costs = _cost(before, counted), _cost(after, counted)
+        add_row(table, layer["name"], layer["kernel"], *costs, _ratio(before, after))
     sums = [sum(x[key] or 0 for x in record["layers"]) for key in ("before", "after")]
     add_row(table, "sum", "", *(_cost(n, counted) for n in sums), _ratio(*sums), style="bold")
     whole = record["before"], record["after"]
@@ -246,9 +244,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     for incident in record["incidents"][:MOST_INCIDENTS]:
         times = f", {incident['times']} times" if incident["times"] > 1 else ""
         yield "incident", f"{incident['what']}{times}"
-    if more := len(record["incidents"]) - MOST_INCIDENTS:
-        if more > 0:
-            yield "incident", f"and {more} of other kinds; --json has them"
+    if (more := len(record["incidents"]) - MOST_INCIDENTS) > 0:
+        yield "incident", f"and {more} of other kinds; --json has them"
     if record["ok"] is False:
         yield "outputs", f"WRONG: {record['command']} says where"
     yield "database", f"{record['db']}: {record['command']} compiles with it"

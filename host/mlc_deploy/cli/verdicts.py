@@ -1,4 +1,4 @@
-"""What became of models on boards: a table, JUnit XML for a CI, and a page."""
+"""The results of models on boards: a table, JUnit XML for a CI, and a page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ pre { white-space: pre-wrap; margin: .3rem 0 1rem; }
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A model on a kind of board. seconds: of compiling it and of waiting for the board. failures:
-    a message each. record: None where it did not run. change: of its cost since the baseline; note:
-    why there is none. status: the exit status that a run of its own would have had."""
+    """A model on a kind of board. seconds: to compile it and wait for the board. failures: a
+    message each. record: None if it did not run. change: of its cost since the baseline; note: why
+    there is no change. status: the exit status that its own run would have had."""
 
     model: str
     kind: str
@@ -52,7 +52,7 @@ class Verdict:
 
     @property
     def cost(self) -> str:
-        """Executed instructions, or the median time; "-" where neither is known."""
+        """Executed instructions, or the median time; "-" if neither is known."""
         record = self.record
         if record is None:
             return "-"
@@ -77,7 +77,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def show(verdicts: Sequence[Verdict], stream: TextIO) -> None:
-    """A row for each, then what failed."""
+    """Prints a row for each verdict, then the failures."""
     console = console_for(stream)
     held = any(v.since for v in verdicts)
     columns = [("model", False), ("board", False), ("result", False), ("cost", True)]
@@ -126,7 +126,7 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
 
 
 def _printed(text: str) -> str:
-    """Text without characters that XML has not."""
+    """Text without characters that XML cannot hold."""
     return "".join(c if c in "\t\n" or c.isprintable() else "?" for c in text)
 
 

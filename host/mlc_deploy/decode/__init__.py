@@ -1,1 +1,2 @@
-"""Models that go on with a text: a decoder, its cache on the board, the loop around both."""
+"""Models that write text: language and speech models, their caches on the board, the loop that
+chooses tokens."""

@@ -1,4 +1,4 @@
-"""`generate`: what a decoder writes behind a prompt, piece by piece.
+"""`generate`: a decoder continues a prompt, piece by piece.
 
 with mlc.connect("ssh://pi@raspberrypi.local") as board:
     for piece in mlc.generate("model.onnx", "Once upon a time", board):
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 Piece = TypeVar("Piece", str, int)
 Source: TypeAlias = "str | Path | Decoder | ExportedProgram | Module"
-TOKENS = 128  # that a reply has at most, unless told
-HOST, BOARD = LOOPS = ("host", "board")  # where tokens are chosen
+TOKENS = 128  # of a reply, at most, by default
+HOST, BOARD = LOOPS = ("host", "board")  # the place where tokens are chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a reply cost. Seconds are on the board's clock, but for `first_s`: from the prompt to
-    the first token, as this machine saw it. `instructions` are those of a token, where the board
-    counts. ended: "end" (the model's own), "stop", "limit", or "full" (the cache)."""
+    """The costs of a reply. Seconds are by the board's clock; only `first_s`, from the prompt to
+    the first token, is by this machine's. instructions: per token; None if the board does not
+    count. ended: "end" (the model's own), "stop", "limit", or "full" (the cache)."""
 
     prompt: int
     tokens: int
@@ -58,12 +58,12 @@ class Summary:
 
     @property
     def prefill_rate(self) -> float | None:
-        """Tokens of the prompt in a second."""
+        """Tokens of the prompt per second."""
         return self.prompt / self.prefill_s if self.prefill_s else None
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens in a second behind the first one, which the prompt gives."""
+        """Tokens per second, without the first one, which reading the prompt gives."""
         return (self.tokens - 1) / self.decode_s if self.decode_s and self.tokens > 1 else None
 
     def record(self) -> dict[str, Any]:
@@ -74,8 +74,8 @@ class Summary:
 
 
 class Reply(Generic[Piece]):
-    """A reply as it is written: pieces of text, or tokens where the prompt was tokens. `tokens` are
-    those so far; `summary` is there at the end."""
+    """A reply as it is written: pieces of text, or tokens if the prompt was tokens. `tokens` are
+    those so far; `summary` is valid at the end."""
 
     def __init__(
         self, text: Text, prompt: Sequence[int], most: int, sampling: Sampling,
@@ -137,7 +137,7 @@ class Reply(Generic[Piece]):
 
 
 def _parted(steps: Sequence[Step], prompt: int) -> tuple[Sequence[Step], Sequence[Step]]:
-    """The steps that read so many tokens, and the others."""
+    """The first steps, which read `prompt` tokens, and the others."""
     left = prompt
     for number, step in enumerate(steps):
         if left <= 0:
@@ -148,27 +148,27 @@ def _parted(steps: Sequence[Step], prompt: int) -> tuple[Sequence[Step], Sequenc
 
 @dataclass(frozen=True)
 class Decoder:
-    """A compiled decoder, and what lies beside its file."""
+    """A compiled decoder, and the files beside its own."""
 
     model: CompiledModel | SavedModel
     file: Path
     beside: Beside
 
     def fitting(self, machine: str, features: frozenset[str]) -> Decoder:
-        """With the program that is best on such a board, of a saved model with several."""
+        """The decoder with a saved model's best program for such a board."""
         if isinstance(self.model, SavedModel):
             return replace(self, model=self.model.fitting(machine, features))
         return self
 
     def tokenizer(self) -> Tokenizer:
-        """Raises DecodeError where it or the extra is missing."""
+        """The tokenizer. Raises DecodeError if it or the extra is missing."""
         return load_tokenizer(self.beside, self.file)
 
     def prompt(
         self, tokenizer: Tokenizer, prompt: str, *, chat: bool | None = None, system: str = ""
     ) -> list[int]:
-        """The tokens of a prompt: as a message of a chat, where the tokenizer has a template and
-        chat is not False, and else as it is."""
+        """The tokens of a prompt. If the tokenizer has a chat template and chat is not False, the
+        prompt is a message of a chat."""
         if chat is False or self.beside.template is None:
             return tokenizer.tokens(prompt)
         messages = [{"role": "system", "content": system}] if system else []
@@ -193,15 +193,16 @@ def load_decoder(
     loop: str = HOST,
     **options: Any,
 ) -> Decoder:
-    """A decoder compiled for a target, or saved before. model: an .onnx or .pt2 file, a folder with
-    one, or an .mlc file; or a program of torch.export, or a module of PyTorch, such as a language
-    model of transformers. length: tokens that the cache has room for; by default 512, or the
-    model's own length where that is less. window: tokens that the model looks back at; by default
-    what its configuration says. cache: what keys and values are stored in, by default as the model
-    has them; "float16" takes half the memory, "int8" a quarter, with a scale for each row; both
-    round. loop: "board" compiles the loop, too, that chooses tokens there. Decoders of PyTorch take
-    none of these three. options as `compile` takes them. Raises DecodeError and what `compile` and
-    `load_model` raise."""
+    """Compiles a decoder for a target, or loads a saved one.
+
+    model: an .onnx or .pt2 file, a folder with one, an .mlc file, a program of torch.export, or a
+    module of PyTorch, such as a language model of transformers. length: tokens that the cache has
+    room for; by default 512, or the model's own length if that is less. window: tokens that the
+    model looks back at; by default its configuration's. cache: the dtype of keys and values, by
+    default the model's own; "float16" takes half the memory, "int8" a quarter, with a scale for
+    each row; both round. loop: "board" also compiles the loop that chooses tokens there. Decoders
+    of PyTorch take no window, cache or loop. options: those of `compile`. Raises DecodeError and
+    what `compile` and `load_model` raise."""
     _known_loop(loop)
     near = None if tokenizer is None else Path(tokenizer)
     ours = {"window": window, "cache": cache, "loop": "" if loop == HOST else loop}
@@ -233,7 +234,7 @@ def _of_torch(
     target: Target | str | None, length: int | None, options: dict[str, Any],
     ours: Mapping[str, object],
 ) -> Decoder:  # fmt: skip
-    """A decoder of PyTorch, whose cache is its own. ours: options that need one of this package."""
+    """A decoder of PyTorch with its own cache. ours: options that need this package's cache."""
     for name, value in ours.items():
         if value:
             raise DecodeError(
@@ -248,8 +249,8 @@ def _of_torch(
 
 
 def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | None]:
-    """The rows of a cache, and the window that they serve: none where a text that fits into the
-    cache never needs it. fixed: the rows are as they were asked for."""
+    """The rows of a cache, and the window; no window if texts that fit into the cache never need
+    it. fixed: the user chose the rows."""
     if window is None or (window > LENGTH and not fixed):
         return rows, None
     needed = window - 1 + STEP
@@ -284,16 +285,16 @@ def generate(
     loop: str | None = None,
     **loading: Any,
 ) -> Reply[Any]:
-    """What a decoder writes behind a prompt, on a board: an iterator of pieces of text or, of a
-    prompt of tokens, of tokens.
+    """A decoder continues a prompt on a board. Iterates over pieces of text, or over tokens if the
+    prompt is tokens.
 
-    tokens: at most so many. temperature 0 takes the likeliest token; otherwise `seed` draws one of
-    the `top_k` likeliest, and of those that are together as likely as `top_p`. stop: texts that end
-    the reply. chat: False takes the prompt as it is, though the tokenizer has a chat template;
-    system is the first message of a chat. loop: "host" sends every token back before the next one
-    is computed; "board" runs the whole loop there, and its tokens come together; by default as the
-    model was compiled, and "host" for one that is compiled here. model: as load_decoder takes it,
-    with its options in `loading`, or what it gave. The board's tensors are freed with the session.
+    model: a Decoder, or what load_decoder takes, with its options in `loading`. tokens: the most to
+    write. temperature: 0 takes the likeliest token; otherwise `seed` draws one of the `top_k`
+    likeliest and, of these, of the fewest that together are as likely as `top_p`. stop: texts that
+    end the reply. chat: False ignores the tokenizer's chat template. system: the first message of a
+    chat. loop: "host" sends every token back before the next one is computed; "board" runs the
+    whole loop there, and its tokens come together; by default the loop that the model was compiled
+    with, and "host" for one that is compiled here. The board's tensors are freed with the session.
     Raises DecodeError, RpcError, and what load_decoder raises.
     """
     if not isinstance(model, Decoder):

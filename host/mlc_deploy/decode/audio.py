@@ -1,8 +1,8 @@
-"""Sound as models of speech take it: a .wav file to numbers, and these to a model's input.
+"""Makes the input of a speech model from a .wav file.
 
-Some models take the numbers as they are. Others take the logarithms of their mel spectrum, as
-Whisper's paper has it (Radford et al. 2022, section 2.2: 80 channels, windows of 25 ms every 10 ms,
-of sound with 16,000 samples per second)."""
+Some models take the samples. Others take the logarithms of their mel spectrum, as in Whisper's
+paper (Radford et al. 2022, section 2.2: 80 channels, windows of 25 ms every 10 ms, of sound with
+16,000 samples per second)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..errors import DecodeError
 from ..files.outside import refuse_special
 
 Array = NDArray[Any]
-SAMPLE_BYTES = 2  # of PCM of 16 bits
-LOUDEST = 32768  # of 16 bits, which is 1
-FLOOR = 1e-10  # the least power that has a logarithm
-RANGE = 8.0  # decades below the loudest that are told apart
+SAMPLE_BYTES = 2  # of 16-bit PCM
+LOUDEST = 32768  # the 16-bit sample that becomes 1
+FLOOR = 1e-10  # lower bound of powers before the logarithm
+RANGE = 8.0  # decades below the loudest; lower ones are cut
 # Slaney's mel scale (Auditory Toolbox, 1998): linear up to 1 kHz, logarithmic from there on.
 LINEAR, BREAK, STEPS = 200 / 3, 1000.0, 27 / np.log(6.4)
 HIGHEST = 8000.0  # Hz, the end of the last channel
@@ -32,33 +32,33 @@ HIGHEST = 8000.0  # Hz, the end of the last channel
 
 @dataclass(frozen=True, slots=True)
 class Ear(ABC):
-    """What a model hears at once, in sound of `rate` samples per second."""
+    """The sound that a model hears at once, of `rate` samples per second."""
 
     rate: int = 16000
 
-    input: ClassVar[str]  # the model's, as transformers call it
+    input: ClassVar[str]  # the model's input, by its name in transformers
 
     @property
     @abstractmethod
     def samples(self) -> int:
-        """So many are heard at once, at most."""
+        """The most samples that are heard at once."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The input's shape, where `samples` are heard."""
+        """The input's shape for `samples` samples."""
 
     @property
     def least(self) -> int:
-        """So few samples can be heard; a part of fewer is filled up with silence."""
+        """The fewest samples that can be heard; silence fills up a shorter part."""
         return self.samples
 
     @abstractmethod
     def heard(self, part: Array) -> Array:
-        """The model's input, float32, of float[n] with least <= n <= samples."""
+        """The model's input, float32, for float[n] with least <= n <= samples."""
 
     def parts(self, sound: Array) -> Iterator[Array]:
-        """The sound, float[n], cut into what is heard at once."""
+        """The sound, float[n], cut into parts that are heard at once."""
         for begin in range(0, max(len(sound), 1), self.samples):
             part = sound[begin : begin + self.samples]
             yield np.pad(part, (0, max(0, self.least - len(part))))
@@ -97,8 +97,7 @@ class Spectra(Ear):
 
 @dataclass(frozen=True, slots=True)
 class Waves(Ear):
-    """The samples themselves, from `least` to `samples` of them: the model's input is as long as
-    the sound."""
+    """The samples themselves, from `least` to `samples`: the input is as long as the sound."""
 
     least: int = 1
     samples: int = 480000
@@ -116,8 +115,8 @@ class Waves(Ear):
 
 @cache
 def mel_filters(ear: Spectra) -> Array:
-    """The share of each frequency in each channel: triangles of one area, equally far apart on the
-    mel scale, [channels, window / 2 + 1]."""
+    """The share of each frequency in each channel, [channels, window / 2 + 1]: triangles of equal
+    area, equally far apart on the mel scale."""
     ends = np.linspace(0, _mel(HIGHEST), ear.channels + 2)
     edges = np.where(ends < _mel(BREAK), ends * LINEAR,
                      BREAK * np.exp((ends - _mel(BREAK)) / STEPS))  # fmt: skip
@@ -135,8 +134,8 @@ def _mel(hertz: float) -> float:
 
 
 def read_wav(path: str | Path, rate: int) -> Array:
-    """The sound of a .wav file of 16-bit PCM as float32 from -1 to 1, its channels' mean. Raises
-    DecodeError for another format, and for another rate than the model's."""
+    """The sound of a .wav file of 16-bit PCM: the mean of its channels, as float32 from -1 to 1.
+    Raises DecodeError for another format or rate."""
     file = Path(path)
     again = f"ffmpeg -i {file.name} -ar {rate} -ac 1 -c:a pcm_s16le heard.wav"
     try:

@@ -1,5 +1,5 @@
-"""What lies beside a decoder's model: its configuration, tokenizer and chat template, as the
-exporters of transformers, optimum and onnxruntime-genai leave them."""
+"""The files beside a decoder's model: configuration, tokenizer and chat template, as the exporters
+of transformers, optimum and onnxruntime-genai write them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ENDS = "eos_token_id"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """length: tokens that the model can read, 0 where nothing says so. window: how many of them a
-    token looks back at, where that is the same in all layers. ends: tokens that end a text. texts:
-    the tokens that a chat template may write, by their roles. template: that of chats."""
+    """length: tokens that the model can read; 0: unknown. window: how many tokens a token looks
+    back at, if all layers agree. ends: tokens that end a text. template: the chat template. texts:
+    the special tokens that it may write, by their roles."""
 
     tokenizer: Path | None = None
     length: int = 0
@@ -36,7 +36,7 @@ class Beside:
 
 
 def model_of(path: Path) -> Path:
-    """The model's file, of a folder the one that exporters write. Raises DecodeError."""
+    """The model's file; in a folder, the file that exporters write. Raises DecodeError."""
     if not path.is_dir():
         return path
     found = [path / name for name in MODELS if (path / name).is_file()]
@@ -47,9 +47,9 @@ def model_of(path: Path) -> Path:
 
 
 def beside(model: Path, tokenizer: Path | None = None) -> Beside:
-    """What the folder of a model says, or the one around it, as optimum's subfolder `onnx` has it;
-    and that of the tokenizer, where it is elsewhere. Raises DecodeError for files that are
-    damaged."""
+    """Reads the files in a model's folder and in the one around it, since optimum has a subfolder
+    `onnx`; first those of the tokenizer's folder, if given. Raises DecodeError for damaged files.
+    """
     folders = [model.parent, model.resolve().parent.parent]
     if tokenizer is not None:
         folders.insert(0, tokenizer if tokenizer.is_dir() else tokenizer.parent)
@@ -71,8 +71,8 @@ def beside(model: Path, tokenizer: Path | None = None) -> Beside:
 
 
 def of_module(module: object, tokenizer: Path | None = None) -> Beside:
-    """What a language model of transformers says of itself in Python; what lies beside a tokenizer
-    says the rest."""
+    """The same for a language model of transformers in Python; the files beside a tokenizer say the
+    rest."""
     found = beside(tokenizer, tokenizer) if tokenizer is not None else Beside()
     config = getattr(module, "config", None)
     lengths = [n for key in LENGTHS if type(n := getattr(config, key, None)) is int]
@@ -85,7 +85,7 @@ def of_module(module: object, tokenizer: Path | None = None) -> Beside:
 
 
 def json_of(folders: list[Path], name: str) -> Mapping[str, Any]:
-    """The first file of that name, as JSON; empty where there is none."""
+    """The first file of that name, as JSON; empty if there is none. Raises DecodeError."""
     for folder in folders:
         file = folder / name
         if file.is_file():
@@ -112,11 +112,11 @@ def _tokens(found: object) -> list[int]:
 
 
 def _window(config: Mapping[str, Any]) -> int | None:
-    """The window of a model all of whose layers have it."""
+    """The window, if all layers have it."""
     window, kinds = config.get("sliding_window"), config.get("layer_types")
     if type(window) is not int or config.get("use_sliding_window") is False:
         return None
-    if kinds is None:  # older files: some families begin it at a layer, some alternate
+    if kinds is None:  # older files: in some families only later or alternate layers have a window
         kept = config.get("max_window_layers", 0) == 0 and "sliding_window_pattern" not in config
         kept = kept and config.get("model_type") in ("mistral", "mixtral", "starcoder2", "phi3")
         return window if kept else None

@@ -1,6 +1,6 @@
-"""A decoder's ONNX file as a function of its tokens: which input is what, and its cache as states.
+"""Reads a decoder's ONNX file as a function of tokens, with its cache as states.
 
-Names are those of transformers' exporters, optimum and onnxruntime-genai: `input_ids`,
+Inputs are recognized by the names of transformers, optimum and onnxruntime-genai: `input_ids`,
 `attention_mask`, `position_ids`, `past_key_values.N.key`, `present.N.key`.
 """
 
@@ -27,10 +27,10 @@ from ..ir import Dim
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
-LENGTH = 512  # tokens that a cache has room for, unless told
-STEP = 32  # tokens that one step reads at most
-CACHES = ("float32", "float16", "int8")  # dtypes that a cache may be stored in
-WRITTEN = 2048  # tokens that one run writes at most, where a text has no end
+LENGTH = 512  # tokens in a cache, by default
+STEP = 32  # tokens that one step reads, at most
+CACHES = ("float32", "float16", "int8")  # the dtypes of a cache
+WRITTEN = 2048  # tokens that one run writes, at most, for a text without end
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -44,10 +44,10 @@ def read_decoder(
     loop: bool = False,
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
-    """The graph of a decoder with its cache of `length` tokens (graph/decoder.py), whose steps
-    read up to `step` of them. cache: what keys and values are stored in, one of CACHES; by default
-    the model's own dtype. loop: with the loop around it (graph/decoder_loop.py). Raises
-    DecodeError, ImporterError."""
+    """The graph of a decoder with a cache of `length` tokens (graph/decoder.py), whose steps read
+    up to `step` tokens. cache: the dtype of keys and values, one of CACHES; by default the model's
+    own. loop: with the loop that chooses tokens (graph/decoder_loop.py). Raises DecodeError,
+    ImporterError."""
     if cache not in ("", *CACHES):
         near = get_close_matches(cache, CACHES, 1, 0.4) or CACHES
         raise DecodeError(f"no cache is stored in '{cache}'", mend=" or ".join(near))
@@ -69,9 +69,8 @@ def read_decoder(
 def _read(
     proto: ModelProto, where: str, length: int, step: int
 ) -> tuple[Parts, dict[str, Dim | str], dict[str, Any]]:
-    """What is what, what its named dimensions are, and the inputs that are known."""
-    weights = {t.name for t in proto.graph.initializer}
-    inputs = {i.name: i for i in proto.graph.input if i.name not in weights}
+    """The decoder's parts, its named dimensions, and the inputs with known values."""
+    inputs = inputs_of(proto)
     outputs = {o.name: o for o in proto.graph.output}
     past = past_of(inputs, outputs)
     lacking = [] if IDS in inputs else [IDS]
@@ -124,10 +123,16 @@ def _read(
     return parts, dims, values
 
 
+def inputs_of(proto: ModelProto) -> dict[str, ValueInfoProto]:
+    """The inputs of a model by name, without its weights."""
+    weights = {t.name for t in proto.graph.initializer}
+    return {i.name: i for i in proto.graph.input if i.name not in weights}
+
+
 def past_of(
     inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
 ) -> dict[str, str]:
-    """Each cache among the inputs, and the output in which it comes back."""
+    """Each cache among the inputs, with the output that is its next value."""
     ends = {words_of(name, AFTER): name for name in outputs if name != LOGITS}
     found: dict[str, str] = {}
     for name, info in inputs.items():
@@ -140,6 +145,6 @@ def past_of(
 
 
 def dimension_of(inputs: Mapping[str, ValueInfoProto], name: str, axis: int) -> str:
-    """The name of an input's dimension; "" where it is a number, or there is none."""
+    """The name of an input's dimension; "" if it is a number or does not exist."""
     shape = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
     return shape[axis].dim_param if axis < len(shape) else ""

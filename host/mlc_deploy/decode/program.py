@@ -1,10 +1,10 @@
-"""A decoder of PyTorch as a function of its tokens: a program of torch.export with its cache in
+"""Reads a decoder of PyTorch as a function of tokens: a program of torch.export with its cache in
 buffers, or a module, which is exported here.
 
     program = torch.export.export(module, (input_ids[1, S], cache_position[S]))
 
-transformers' TorchExportableModuleWithStaticCache is such a module. It is put around a language
-model of transformers that has none.
+transformers' TorchExportableModuleWithStaticCache is such a module. A language model of
+transformers without such a cache is wrapped in it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 WRITES = ("aten.index_copy", "aten.index_copy_")
 PLACES = "cache_position"
-OWN = "static"  # transformers' name of a cache whose number of rows is fixed
+OWN = "static"  # transformers' name of a cache with a fixed number of rows
 
 
 def is_module(model: object) -> bool:
-    """Whether it is a module of PyTorch, told without importing torch."""
+    """Whether it is a module of PyTorch. Does not import torch."""
     return any(k.__module__ == "torch.nn.modules.module" for k in type(model).__mro__)
 
 
@@ -67,8 +67,8 @@ def decoder_of_program(
     step: int = STEP,
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
-    """As read_program_decoder, of a program that may take other inputs, too. others: by the names
-    of these, how large their open dimensions can be."""
+    """As read_program_decoder, for a program that may have other inputs. others: their names, with
+    the bounds of their open dimensions."""
     shapes = shapes_of(read)
     unknown = [name for name in shapes if name not in (IDS, PLACES, *others)]
     if unknown or len(shapes.get(IDS, ())) != 2 or len(shapes.get(PLACES, ())) != 1:
@@ -98,8 +98,8 @@ def decoder_of_program(
 
 
 def exported(module: Any, length: int = LENGTH, step: int = STEP) -> ExportedProgram:
-    """The program of a module, or of a language model of transformers with a cache of `length`
-    tokens, whose steps read up to `step` of them."""
+    """The program of a module, whose steps read up to `step` tokens. A language model of
+    transformers gets a cache of `length` tokens."""
     import torch
 
     if hasattr(module, "generation_config"):
@@ -115,7 +115,7 @@ def exported(module: Any, length: int = LENGTH, step: int = STEP) -> ExportedPro
 
 
 def _with_cache(model: Any, length: int) -> Any:
-    """A language model of transformers as a module with its cache in buffers."""
+    """A language model of transformers, as a module with its cache in buffers."""
     from transformers.integrations import executorch
 
     config = model.generation_config
@@ -137,14 +137,14 @@ def _rows(program: ExportedProgram) -> int:
 
 
 def _most(program: ExportedProgram, steps: Any, step: int, length: int) -> int:
-    """The tokens that one step reads at most."""
+    """The most tokens that one step reads."""
     limits = program.range_constraints.get(steps)
     longest = [step] if limits is None else [step, limits.upper]
     return int(min([*longest, length] if length else longest))
 
 
 def _append(n: TorchNode, x: Any, dim: int, index: Any, source: Any) -> Any:
-    """Rows that stand one behind the other in a cache [1, H, L, D]; with_static_cache proves it."""
+    """Appends consecutive rows to a cache [1, H, L, D]; with_static_cache proves that they are."""
     batch, heads, length, width = shape_of(x)
     if batch != 1 or dim not in (2, -2):
         raise n.refuse("rows are written along other dimensions than those of a cache [1, H, L, D]")

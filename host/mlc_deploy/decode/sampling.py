@@ -1,4 +1,4 @@
-"""Which token comes next: the likeliest, or one that is drawn."""
+"""Chooses the next token: the likeliest, or a drawn one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature 0: the likeliest token. Otherwise one is drawn, by the seed, of the `top_k`
-    likeliest (0: of all) and, of these, of the fewest that are together as likely as `top_p`."""
+    """temperature 0: the likeliest token. Otherwise the seed draws one of the `top_k` likeliest
+    (0: of all) and, of these, of the fewest that together are as likely as `top_p`."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -24,7 +24,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises DecodeError for what no token can be drawn by."""
+        """Raises DecodeError for numbers out of range."""
         likely = self.temperature >= 0 and self.top_k >= 0 and self.seed >= 0
         if not (likely and 0 < self.top_p <= 1):
             raise DecodeError(
@@ -39,19 +39,18 @@ class Sampling:
         return self.temperature > 0
 
     def likelihoods(self, logits: Array) -> Array:
-        """Of each token to be drawn."""
+        """The likelihood of each token to be drawn."""
         scores = logits.astype(np.float64) / self.temperature
         if 0 < self.top_k < scores.size:
             scores[scores < np.partition(scores, -self.top_k)[-self.top_k]] = -np.inf
-        found = np.exp(scores - scores.max())
+        found: Array = np.exp(scores - scores.max())
         found /= found.sum()
         if self.top_p < 1:
             order = np.argsort(-found, kind="stable")
             before = np.cumsum(found[order]) - found[order]
             found[order[before >= self.top_p]] = 0.0
             found /= found.sum()
-        result: Array = found
-        return result
+        return found
 
     def draw(self, logits: Array, random: np.random.Generator) -> int:
         return int(random.choice(logits.size, p=self.likelihoods(logits)))

@@ -1,4 +1,4 @@
-"""`transcribe`: what is said in a sound, piece by piece.
+"""`transcribe`: a speech model writes down a sound, piece by piece.
 
 with mlc.connect("ssh://pi@raspberrypi.local") as board:
     for piece in mlc.transcribe("models/whisper-tiny", "speech.wav", board):
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Transcriber:
-    """A compiled speech model, what it hears and says, and what lies beside it."""
+    """A compiled speech model, the files beside it, and what it hears and says."""
 
     model: CompiledModel | SavedModel
     file: Path
@@ -48,13 +48,13 @@ class Transcriber:
     speech: Speech
 
     def fitting(self, machine: str, features: frozenset[str]) -> Transcriber:
-        """With the program that is best on such a board, of a saved model with several."""
+        """The transcriber with a saved model's best program for such a board."""
         if isinstance(self.model, SavedModel):
             return replace(self, model=self.model.fitting(machine, features))
         return self
 
     def tokenizer(self) -> Tokenizer | None:
-        """None without a file of one. Raises DecodeError where the extra is missing."""
+        """The tokenizer; None without its file. Raises DecodeError if the extra is missing."""
         return None if self.beside.tokenizer is None else load_tokenizer(self.beside, self.file)
 
 
@@ -70,12 +70,13 @@ def load_transcriber(
     tokenizer: str | Path | None = None,
     **options: Any,
 ) -> Transcriber:
-    """A speech model compiled for a target, or saved before. model: a folder that optimum wrote, or
-    transformers, an .mlc file, or transformers' WhisperForConditionalGeneration or
-    MoonshineForConditionalGeneration. length: tokens that a text of one window has at most, by
-    default as many as the model can say. seconds: of sound that is heard at once, at most, of a
-    model that leaves this open (default: as many as the longest text can be about). options as
-    `compile` takes them. Raises DecodeError and what `compile` and `load_model` raise."""
+    """Compiles a speech model for a target, or loads a saved one.
+
+    model: a folder that optimum or transformers wrote, an .mlc file, or transformers'
+    WhisperForConditionalGeneration or MoonshineForConditionalGeneration. length: the most tokens of
+    a part of sound, by default as many as the model can write. seconds: the longest part of sound,
+    for a model that leaves it open; by default, a part as long as the longest text. options: those
+    of `compile`. Raises DecodeError and what `compile` and `load_model` raise."""
     near = None if tokenizer is None else Path(tokenizer)
     if not isinstance(model, (str, Path)):
         found = beside(near, near) if near is not None else Beside()
@@ -99,7 +100,7 @@ def load_transcriber(
 
 
 def _as_saved(speech: Speech, saved: SavedModel) -> Speech:
-    """With the sound that a saved model has room for, where its type leaves this open."""
+    """`speech` with parts as long as a saved model's input, if its type leaves that open."""
     model, ear = saved.metadata.model, speech.ear
     if not isinstance(ear, Waves) or model is None or ear.input not in model.arguments:
         return speech
@@ -109,8 +110,8 @@ def _as_saved(speech: Speech, saved: SavedModel) -> Speech:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a transcript cost. sound_s: seconds of sound. Other seconds are on the board's clock:
-    hear_s those of the first steps, in which encoders run, and decode_s those of later ones."""
+    """The costs of a transcript. sound_s: the length of the sound. By the board's clock: hear_s,
+    of the first steps, which run the encoder, and decode_s, of the later ones."""
 
     sound_s: float
     tokens: int
@@ -124,8 +125,8 @@ class Heard:
 
 
 class Transcript:
-    """A transcript as it is written: pieces of text, or tokens where no tokenizer lies beside the
-    model. `tokens` and `text` are those so far; `summary` is there at the end."""
+    """A transcript as it is written: pieces of text, or tokens if there is no tokenizer beside the
+    model. `tokens` and `text` are those so far; `summary` is valid at the end."""
 
     def __init__(
         self, loaded: Any, speech: Speech, sound: Array, start: Sequence[int], detect: bool,
@@ -159,7 +160,7 @@ class Transcript:
                 yield piece
 
     def _said(self, part: Array) -> Iterator[int]:
-        """The tokens of what is heard at once."""
+        """The tokens of one part of sound."""
         ear = self._speech.ear
         with Text(self._loaded, given={ear.input: ear.heard(part)}, **self._how) as text:
             self._memory = text.memory
@@ -205,15 +206,14 @@ def transcribe(
     target: Target | str | None = None,
     **loading: Any,
 ) -> Transcript:
-    """What is said in a sound, on a board: an iterator of pieces of text or, without a tokenizer
-    beside the model, of tokens; the likeliest ones.
+    """Transcribes a sound on a board, by the likeliest tokens. Iterates over pieces of text, or
+    over tokens if there is no tokenizer beside the model.
 
-    audio: a .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Sound that is
-    longer than what a model hears at once (about 30 s) is cut into parts, each transcribed by
-    itself.
-    language: of a model of several, such as "en" (default: the likeliest). task: "translate" gives
-    English. tokens: of a part, at most. model: as load_transcriber takes it, with its options in
-    `loading`, or what it gave. Raises DecodeError, RpcError, and what load_transcriber raises.
+    model: a Transcriber, or what load_transcriber takes, with its options in `loading`. audio: a
+    .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Longer sound than a
+    model hears at once (about 30 s) is cut into parts, each transcribed alone. language: such as
+    "en", for a model of several (default: the likeliest). task: "translate" writes English. tokens:
+    the most per part. Raises DecodeError, RpcError, and what load_transcriber raises.
     """
     if not isinstance(model, Transcriber):
         model = load_transcriber(model, target or target_of(board.device), **loading)

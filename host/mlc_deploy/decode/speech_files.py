@@ -1,5 +1,5 @@
-"""What the files of a speech model, or its module, say of it: what it hears, and which tokens
-begin, end and never are in a text. The files are those of transformers: config.json,
+"""Reads from a speech model's files, or its module, what it hears, and which tokens begin a text,
+end it and never occur in it. The files are those of transformers: config.json,
 generation_config.json, preprocessor_config.json."""
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from .audio import Ear, Spectra, Waves
 from .files import json_of
 
 TASKS = ("transcribe", "translate")
-# Moonshine (Jeffries et al. 2024): kernels and strides of the encoder's convolutions, and tokens of
-# a second of sound, which its authors limit texts to.
+# Moonshine (Jeffries et al. 2024): kernels and strides of the encoder's convolutions, and its
+# authors' limit of tokens per second of sound.
 MOONSHINE = ((127, 64), (7, 3), (3, 2))
 TOKENS_PER_SECOND = 6.5
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """ear: what the model hears at once. length: tokens of a text, at most. begin: the token that
-    begins it. languages and tasks: the tokens of each, none in a model of one. plain: the token for
-    a text without times. silent and late: tokens that are never said, and not first."""
+    """ear: the sound that the model hears at once. length: the most tokens of a text. begin, ends:
+    the tokens that begin and end it. languages and tasks: their tokens; empty for a model of one.
+    plain: the token for a text without times. silent: tokens that are never written; late: tokens
+    that are never the first."""
 
     ear: Ear
     length: int
@@ -42,8 +43,8 @@ class Speech:
     late: tuple[int, ...] = ()
 
     def start(self, language: str | None, task: str) -> tuple[list[int], bool]:
-        """The tokens that a text begins with, and whether the language's is to be found out and put
-        behind the first. Raises DecodeError for what the model does not know."""
+        """The tokens that begin a text, and whether the language's token must be detected and put
+        behind the first. Raises DecodeError for an unknown language or task."""
         found = [self.begin]
         if language is not None:
             token = self.languages.get(f"<|{language}|>")
@@ -65,26 +66,26 @@ class Speech:
         return found, bool(self.languages) and language is None
 
     def likeliest(self, logits: NDArray[Any]) -> tuple[str, int]:
-        """The language that these logits behind the first token say."""
+        """The likeliest language and its token, by the logits behind the first token."""
         name = max(self.languages, key=lambda name: float(logits[self.languages[name]]))
         return name.strip("<|>"), self.languages[name]
 
     def first(self, logits: NDArray[Any]) -> int:
-        """The first token that is said."""
+        """The first token of the text."""
         scores = logits.copy()
         scores[[*self.silent, *self.late]] = -np.inf
         return int(scores.argmax())
 
     def marks(self, token: int) -> bool:
-        """Whether a token is of no text, such as that of a language."""
+        """Whether a token is a mark, such as a language's, and not text."""
         return token in (self.begin, self.plain, *self.languages.values(), *self.tasks.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between types of models. needed: the numbers that a configuration must say, the
-    last of them the tokens of a text at most. ear: what the model hears, by its configuration, by
-    that of its preprocessor, and by the seconds that the user wants heard at once, if any."""
+    """A type of models. needed: the numbers that a configuration must have; the last one is the
+    most tokens of a text. ear: makes the Ear from the model's configuration, the preprocessor's,
+    and the seconds that the user wants to be heard at once, if any."""
 
     needed: tuple[str, ...]
     ear: Callable[[Mapping[str, Any], Mapping[str, Any], float | None], Ear]
@@ -109,7 +110,7 @@ def _whisper(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float |
 
 def _moonshine(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float | None) -> Ear:
     rate = _whole(ear, "sampling_rate", Waves().rate)
-    least = 2  # rows that the encoder gives: torch.export takes no size of 1 for an open one
+    least = 2  # rows of the encoder's result: torch.export does not take 1 for an open size
     for kernel, stride in reversed(MOONSHINE):
         least = (least - 1) * stride + kernel
     asked = config["max_position_embeddings"] / TOKENS_PER_SECOND if seconds is None else seconds
@@ -129,8 +130,8 @@ KINDS: Mapping[str, Kind] = {
 
 
 def speech_of(folder: Path, seconds: float | None = None) -> Speech:
-    """What the files of a folder say. seconds: of sound that is heard at once, of a model that
-    leaves this open. Raises DecodeError."""
+    """Reads the files of a folder. seconds: the longest part of sound, for a model that leaves it
+    open. Raises DecodeError."""
     config = json_of([folder], "config.json")
     ear = json_of([folder], "preprocessor_config.json")
     generation = json_of([folder], "generation_config.json")
@@ -138,7 +139,7 @@ def speech_of(folder: Path, seconds: float | None = None) -> Speech:
 
 
 def speech_of_module(module: object, seconds: float | None = None) -> Speech:
-    """What a model of transformers says of itself. Raises DecodeError."""
+    """Reads the configurations of a transformers module. Raises DecodeError."""
     parts: list[Any] = [getattr(module, key, None) for key in ("config", "generation_config")]
     config, generation = (p.to_dict() if hasattr(p, "to_dict") else {} for p in parts)
     return _speech(config, generation, {}, type(module).__name__, seconds)
@@ -148,7 +149,7 @@ def _speech(
     config: Mapping[str, Any], generation: Mapping[str, Any], ear: Mapping[str, Any], where: str,
     seconds: float | None,
 ) -> Speech:  # fmt: skip
-    of_type = config.get("model_type", "whisper")  # older files of Whisper say none
+    of_type = config.get("model_type", "whisper")  # older files of Whisper lack it
     kind = KINDS.get(of_type)
     if kind is None:
         raise DecodeError(

@@ -29,12 +29,12 @@ from ..graph.nodes import Value
 from ..graph.speech import followed_by, giving, hearing
 from ..ir import Dim
 from .audio import Ear
-from .model import BRANCH, IDS, LOGITS, STEP, dimension_of, past_of
+from .model import BRANCH, IDS, LOGITS, STEP, dimension_of, inputs_of, past_of
 
 HIDDEN, STATES = "encoder_hidden_states", "last_hidden_state"
 PLACES = "cache_position"
-SAMPLES = "samples"  # of sound, where it is of open length
-OF_ENCODER = ".encoder."  # in the names of caches of what was heard
+SAMPLES = "samples"  # the name of sound's open length
+OF_ENCODER = ".encoder."  # in the names of caches of the encoder's output
 FIRST = ("decoder_model.onnx", "decoder_model_merged.onnx")  # makes these caches
 LATER = ("decoder_with_past_model.onnx", "decoder_model_merged.onnx")  # reads them
 ENCODER = "encoder_model.onnx"
@@ -42,14 +42,14 @@ EXPORT = "optimum-cli export onnx --task automatic-speech-recognition-with-past"
 
 
 def read_speech(folder: Path, ear: Ear, length: int, silent: Sequence[int] = ()) -> Function:
-    """The function of a folder that optimum wrote: what `ear` hears, and texts of up to `length`
-    tokens. silent: tokens that are never said. Raises DecodeError, ImporterError."""
+    """The function of a folder that optimum wrote, for sound of `ear` and texts of up to `length`
+    tokens. silent: tokens that are never written. Raises DecodeError, ImporterError."""
     encoder = folder / ENCODER
     first, later = _file(folder, FIRST), _file(folder, LATER)
     if not encoder.is_file() or first is None or later is None:
         lacking = ENCODER if not encoder.is_file() else " and no ".join(LATER if first else FIRST)
         raise DecodeError(f"the folder holds no {lacking}", where=str(folder), mend=EXPORT)
-    sound = _inputs(_refuse_other(encoder, (ear.input,), STATES))[ear.input]
+    sound = inputs_of(_refuse_other(encoder, (ear.input,), STATES))[ear.input]
     shape: list[Dim] = list(ear.shape)
     if ear.least < ear.samples:
         shape[-1] = symbol(SAMPLES)
@@ -75,15 +75,10 @@ def _file(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
-    weights = {t.name for t in proto.graph.initializer}
-    return {i.name: i for i in proto.graph.input if i.name not in weights}
-
-
 def _refuse_other(file: Path, inputs: Sequence[str], output: str) -> ModelProto:
-    """The model. Raises DecodeError where it lacks an input, or the output."""
+    """The model. Raises DecodeError if it lacks an input, or the output."""
     proto = read_model(file)
-    known, made = _inputs(proto), [o.name for o in proto.graph.output]
+    known, made = inputs_of(proto), [o.name for o in proto.graph.output]
     lacking = [f"no input {name}" for name in inputs if name not in known]
     lacking += [] if output in made else [f"no output {output}"]
     if lacking:
@@ -96,10 +91,9 @@ def _refuse_other(file: Path, inputs: Sequence[str], output: str) -> ModelProto:
 
 
 def _keys(file: Path, hidden: Sequence[Dim], rows: int) -> Function:
-    """What a decoder's layers read of the encoder's output, by the names of the later decoder's
-    inputs. rows: of that output, at most."""
-    proto = _refuse_other(file, (IDS, HIDDEN), LOGITS)
-    inputs = _inputs(proto)
+    """The keys and values that a decoder's layers compute from the encoder's output, by the names
+    of the later decoder's inputs. rows: the most rows of that output."""
+    inputs = inputs_of(_refuse_other(file, (IDS, HIDDEN), LOGITS))
     values = {BRANCH: np.array([False])} if BRANCH in inputs else {}
     taken = [info for name, info in inputs.items() if name not in values]
     made = from_onnx(file, *_sizes(taken, {IDS: (1, 1), HIDDEN: hidden}, rows), values=values)
@@ -119,7 +113,7 @@ def _past_name(present: str) -> str:
 
 
 def rows_at_most(function: Function, value: Value) -> int:
-    """Of a value in a function, [..., rows, width]: how many rows a run decides about at most."""
+    """The most rows that a value [..., rows, width] of a function can have in a run."""
     rows = largest(value.type, dict(function.extents)).shape[-2]
     assert isinstance(rows, int), f"{value} has {rows} rows"
     return rows
@@ -128,11 +122,11 @@ def rows_at_most(function: Function, value: Value) -> int:
 def _sizes(
     inputs: Sequence[ValueInfoProto], given: Mapping[str, Sequence[Dim]], most: int
 ) -> tuple[dict[str, Sequence[int]], dict[str, Dim | str]]:
-    """Shapes of inputs, and values of named dimensions, as from_onnx takes them: those of `given`,
-    in which a symbol is open and `most` at most. What else is open decides nothing, and is 1."""
+    """Shapes of inputs, and named dimensions, for from_onnx, by the shapes `given`. A symbol in
+    these is open, up to `most`. Other open dimensions have no effect, and become 1."""
     shapes: dict[str, Sequence[int]] = {}
     dims: dict[str, Dim | str] = {}
-    known: dict[Dim, str] = {}  # the symbols of `given`, by the names that they have in the file
+    known: dict[Dim, str] = {}  # symbol of `given` -> its name in the file
     for info in sorted(inputs, key=lambda info: info.name not in given):
         own = info.type.tensor_type.shape.dim
         wanted = given.get(info.name, [d.dim_value or 1 for d in own])
@@ -152,10 +146,10 @@ def _sizes(
 
 
 def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
-    """The decoder of later steps as a function of tokens and of what was heard, `most` rows of it,
-    with its cache."""
+    """The decoder of later steps with its cache, as a function of tokens and of at most `most` rows
+    of the encoder's keys and values."""
     proto = _refuse_other(file, (IDS,), LOGITS)
-    inputs = _inputs(proto)
+    inputs = inputs_of(proto)
     outputs = {o.name: o for o in proto.graph.output}
     every = past_of(inputs, outputs)
     past = {name: after for name, after in every.items() if OF_ENCODER not in name}

@@ -1,10 +1,10 @@
-"""A speech model of transformers' classes in Python: exported as an encoder, which gives the keys
-and values that the decoder reads of it, and as a decoder with its cache in buffers.
+"""Exports a speech model of transformers' classes as two programs: an encoder, which gives the
+decoder's keys and values, and a decoder with its cache in buffers.
 
     hearer(sound) -> heard: the keys and values of each layer, [1, H, S, D]
     teller(input_ids[1, n], cache_position[n], heard) -> logits[1, n, tokens]
 
-S is open where the length of the sound is.
+S is open if the length of the sound is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 ROWS, HEARD = "rows", "heard"
-
-
 WEIGHTS = "model*.safetensors"
 
 
@@ -37,8 +35,8 @@ def has_weights(folder: Path) -> bool:
 
 
 def module_of(folder: Path) -> Module:
-    """The model that transformers saved in a folder. Runs no code of the folder's. Raises
-    InstallError where transformers or torch are missing, and DecodeError."""
+    """The model that transformers saved in a folder. Runs no code from the folder. Raises
+    InstallError if transformers or torch are missing, and DecodeError."""
     try:
         from transformers import AutoModelForSpeechSeq2Seq
     except ImportError as error:
@@ -52,7 +50,7 @@ def module_of(folder: Path) -> Module:
             folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
             attn_implementation="eager", dtype="float32",
         )  # fmt: skip
-    except Exception as error:  # of many kinds, from missing files to sizes that do not fit
+    except Exception as error:  # many kinds, from missing files to wrong sizes
         first = str(error).strip().split("\n")[0] or type(error).__name__
         what = f"transformers cannot read the model: {first}"
         raise DecodeError(what, where=str(folder), mend="model.save_pretrained(folder)") from error
@@ -62,7 +60,7 @@ def module_of(folder: Path) -> Module:
 def read_speech_module(
     model: Module, ear: Ear, length: int, silent: Sequence[int] = ()
 ) -> Function:
-    """The function of a module: what `ear` hears, and texts of up to `length` tokens. Raises
+    """The function of a module, for sound of `ear` and texts of up to `length` tokens. Raises
     DecodeError, ImporterError."""
     import torch
 
@@ -75,7 +73,7 @@ def read_speech_module(
     inner: Any = model.eval()
     open_sound = ear.least < ear.samples
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch and transformers about their own code
+        warnings.simplefilter("ignore")  # torch and transformers warn about their own code
         sound = torch.zeros(ear.shape)
         samples, rows = {}, {}
         if open_sound:
@@ -103,7 +101,7 @@ def read_speech_module(
 
 
 def _caches(model: Any, sound: Any) -> tuple[list[Any], list[Any]]:
-    """Keys and values, layer by layer, of one token that is said, and of what is heard."""
+    """The keys and values of each layer: those of one token, and those of the sound."""
     import torch
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
@@ -122,7 +120,7 @@ def _caches(model: Any, sound: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _hearer(model: Any) -> Any:
-    """What the decoder's layers read of a sound."""
+    """A module that gives the decoder's keys and values of a sound."""
     import torch
 
     class Hearer(torch.nn.Module):  # type: ignore[misc]
@@ -137,8 +135,8 @@ def _hearer(model: Any) -> Any:
 
 
 def _teller(model: Any, own: Sequence[Any], length: int) -> Any:
-    """The decoder with its own cache in buffers, and that of what was heard as an input. own: the
-    keys and values of one token."""
+    """The decoder, with its own cache in buffers and the keys and values of the sound as an input.
+    own: the keys and values of one token."""
     import torch
     from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticLayer
 

@@ -1,9 +1,9 @@
-"""A text on a board: tokens are read into its cache, and it gives the next one.
+"""A text on a board: reads tokens into its cache and gives the next one.
 
     with Text(board.load(model)) as text:
         for token in text.reply([1, 15, 27], 64): ...
 
-A model is one of decode.model: the state `position` says how many tokens were read.
+The model is one that decode.model made: its state `position` counts the tokens that were read.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ IDS = "input_ids"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A run of the model on `tokens` of them: seconds on the board's clock, and as this machine
-    sees them; executed instructions, where the board counts."""
+    """A run of the model on `tokens` tokens: seconds by the board's clock and by this machine's;
+    executed instructions, if the board counts them."""
 
     tokens: int
     board_s: float
@@ -74,7 +74,7 @@ class Text(Closing):
         self, module: RemoteModule, *, threads: int = 1, cores: str = "",
         timeout: float = RUN_SECONDS, given: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        """given: what the first step takes beside its tokens, such as a sound."""
+        """given: other inputs of the first step, such as a sound."""
         refuse_other(module.model)
         self.model = module.model
         self._stream = module.stream(threads=threads, cores=cores, timeout=timeout)
@@ -88,18 +88,18 @@ class Text(Closing):
         self._most = written_at_once(self.model)
         self._in_loop = calls_in_loop(self.model) if self._most else frozenset()
         waits = choice(self.model, 0) if self._most else {}
-        self._beside: dict[str, Array] = {**waits, **(given or {})}  # the next tokens
+        self._beside: dict[str, Array] = {**waits, **(given or {})}  # inputs beside the next tokens
         self._goes_ahead = LIKELIEST in self.model.states
-        self._since = 0.0  # when the last step ended that was asked for, by time.perf_counter()
+        self._since = 0.0  # when the last step on request ended, by time.perf_counter()
 
     @property
     def loops(self) -> bool:
-        """Whether the model can `write`: it was compiled with the loop around it."""
+        """Whether the model can `write`: it was compiled with the loop."""
         return self._most > 0
 
     @property
     def room(self) -> int | None:
-        """How many more tokens can be read; None where there is no end."""
+        """How many more tokens can be read; None for no limit."""
         return None if self._length is None else self._length - self.read_so_far
 
     @property
@@ -108,8 +108,7 @@ class Text(Closing):
         return Memory(self.model.weights_bytes, cache, self.model.arena_bytes)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Reads tokens behind those that were read. Raises DecodeError where there is no room, or
-        for a number that is no token."""
+        """Reads more tokens. Raises DecodeError if there is no room, or no token."""
         self._refuse(tokens)
         for begin in range(0, len(tokens), self._widest):
             part = tokens[begin : begin + self._widest]
@@ -121,12 +120,12 @@ class Text(Closing):
         self, part: Sequence[int], asked: Mapping[str, Array], *, total: bool = True,
         timeout: float | None = None,
     ) -> tuple[Run, float]:  # fmt: skip
-        """A run that reads a part, and how many seconds it took as this machine sees it."""
+        """Reads a part in one run. Returns the run, and its seconds by this machine's clock."""
         if self._stream.asked:
             self._settle()
         began = time.perf_counter()
         if len(part) == 1 and not asked:
-            given = self._one  # made once: a step of one token is what comes again and again
+            given = self._one  # made once: most steps read one token
             given[IDS][0, 0] = part[0]
         else:
             given = {IDS: np.array([part], self._dtype), **asked}
@@ -145,7 +144,7 @@ class Text(Closing):
             )
 
     def next(self, sampling: Sampling, random: np.random.Generator) -> int:
-        """The token behind those that were read."""
+        """The next token."""
         if not sampling.draws:
             return self.likeliest()
         return sampling.draw(self._stream.results(LOGITS)[LOGITS], random)
@@ -154,15 +153,15 @@ class Text(Closing):
         return int(self._stream.number(TOKEN))
 
     def logits(self) -> Array:
-        """How likely each token is to be the next, as the model says it."""
+        """The model's logits of the next token."""
         return self._stream.results(LOGITS)[LOGITS]
 
     def reply(
         self, tokens: Sequence[int], most: int | None = None, sampling: Sampling | None = None,
         ends: Collection[int] = (),
     ) -> Iterator[int]:  # fmt: skip
-        """Reads tokens and gives those that follow, `most` at most, until one of `ends`, which is
-        not given, or until the cache is full."""
+        """Reads tokens and yields those that follow: at most `most`, up to one of `ends`, which is
+        not yielded, or until the cache is full."""
         how = sampling or Sampling()
         random = np.random.default_rng(how.seed)
         self.read(tokens)
@@ -181,11 +180,11 @@ class Text(Closing):
     def follow(
         self, token: int, most: int | None = None, ends: Collection[int] = ()
     ) -> Iterator[int]:
-        """`token`, which is not read yet, and the likeliest ones behind it, as `reply` gives them.
-        The board reads each as soon as it has chosen it, while this machine still hears of the one
-        before; what it has read of a text that ends sooner is forgotten."""
+        """Yields `token`, which is not read yet, and the likeliest ones behind it, as `reply` does.
+        The board reads each token as soon as it has chosen it, while this machine still receives
+        the one before. Tokens that it reads beyond the text's end are forgotten."""
         left = math.inf if most is None else most
-        chosen = False  # by the board, which knows the token then
+        chosen = False  # whether the board chose the token, and so knows it
         try:
             while left > 0 and token not in ends:
                 if chosen:
@@ -204,8 +203,8 @@ class Text(Closing):
             self._settle()
 
     def _ask(self, wanted: float) -> None:
-        """So many steps are under way, or as many as there is room for, each of which reads the
-        likeliest token of the one before."""
+        """Requests steps until `wanted` are under way, or the cache has no room. Each reads the
+        likeliest token of the step before."""
         asked = self._stream.asked
         while self._goes_ahead and len(asked) < wanted and self.room != len(asked):
             if not asked:
@@ -214,7 +213,7 @@ class Text(Closing):
             self._goes_ahead = self._stream.ask()
 
     def _await(self) -> None:
-        """The step that was asked for first."""
+        """Waits for the oldest requested step."""
         run = self._stream.await_asked()
         now = time.perf_counter()
         self.read_so_far += 1
@@ -222,7 +221,7 @@ class Text(Closing):
         self._since = now
 
     def _settle(self) -> None:
-        """No step is under way. Tokens that were read ahead are forgotten."""
+        """Ends all steps under way. Tokens that were read ahead are forgotten."""
         if ran := self._stream.drop_asked():
             states = {POSITION: np.array(self.read_so_far)}
             if FILLED in self.model.states:
@@ -233,8 +232,8 @@ class Text(Closing):
         self, tokens: Sequence[int], most: int | None = None, sampling: Sampling | None = None,
         ends: Collection[int] = (),
     ) -> Iterator[int]:  # fmt: skip
-        """As `reply`, by the loop on the board: the tokens come together, after one run. Raises
-        DecodeError for a model without it."""
+        """As `reply`, by the loop on the board: the tokens of a run come together. Raises
+        DecodeError for a model without the loop."""
         if not self._most:
             raise DecodeError(
                 "the model was compiled without the loop that writes on the board",
@@ -269,7 +268,7 @@ class Text(Closing):
         self, part: Sequence[int], wanted: int, how: Sampling, random: np.random.Generator,
         ends: Collection[int],
     ) -> list[int]:  # fmt: skip
-        """The tokens of one run: `wanted` of them, or fewer, of which the last one is an end."""
+        """The tokens of one run: `wanted` of them, or fewer if the last one is an end."""
         asked = choice(self.model, wanted, how, random, ends)
         run, seconds = self._run(part, asked, total=False, timeout=self._timeout * wanted)
         self._beside = {WANTED: np.array(0)}
@@ -283,24 +282,24 @@ class Text(Closing):
         return [int(found[FIRST]), *map(int, found[REST][: count - 1])]
 
     def reset(self) -> None:
-        """Nothing was read, as at first."""
+        """Forgets all tokens."""
         self._settle()
         self._stream.reset()
         self.read_so_far = 0
 
     def save_state(self) -> dict[str, Array]:
-        """All that was read, for `load_state` of any text of the model."""
+        """The state after all read tokens, for `load_state` of any text of the model."""
         self._settle()
         return self._stream.save_state()
 
     def load_state(self, states: Mapping[str, Array]) -> None:
-        """Goes on from a saved state. Raises Refused, ValueError."""
+        """Continues from a saved state. Raises Refused, ValueError."""
         self._settle()
         self._stream.load_state(states)
         self.read_so_far = int(states[POSITION])
 
     def close(self) -> None:
-        """Frees what the text has on the board. Safe to call again."""
+        """Frees the text's memory on the board. Safe to call again."""
         self._stream.close()
 
 
@@ -310,7 +309,7 @@ def _step(tokens: int, run: Run, host_s: float) -> Step:
 
 
 def _parted(run: Run, calls: Collection[int]) -> tuple[Run, Run]:
-    """What a run cost outside of these calls, and in them."""
+    """A run's costs outside of these calls, and in them."""
     parts = [n for n in range(len(run.nanoseconds)) if n not in calls], sorted(calls)
 
     def of(numbers: Sequence[int]) -> Run:
@@ -321,13 +320,13 @@ def _parted(run: Run, calls: Collection[int]) -> tuple[Run, Run]:
 
 
 def written_at_once(model: Model) -> int:
-    """How many tokens one run of a model writes at most; 0 where it has no loop."""
+    """The most tokens that one run of a model writes; 0 without the loop."""
     draws = model.arguments.get(DRAWS)
     return 0 if draws is None else int(draws.shape[0]) + 1
 
 
 def calls_in_loop(model: Model) -> frozenset[int]:
-    """The numbers of the calls that write."""
+    """The numbers of the calls in the loop that writes."""
 
     def calls(procedure: int) -> Iterator[int]:
         for step in model.procedures[procedure]:
@@ -348,7 +347,7 @@ def choice(
     model: Model, wanted: int, how: Sampling | None = None,
     random: np.random.Generator | None = None, ends: Collection[int] = (),
 ) -> dict[str, Array]:  # fmt: skip
-    """What a model's loop is given to write so many tokens."""
+    """The inputs with which a model's loop writes `wanted` tokens."""
     how = how or Sampling()
     draws = np.zeros(written_at_once(model))
     if random is not None and how.draws:
@@ -372,7 +371,7 @@ def length_of(model: Model) -> int:
 
 
 def refuse_other(model: Model) -> None:
-    """Raises DecodeError for a model that is no decoder as decode.model makes it."""
+    """Raises DecodeError for a model that was not made by decode.model."""
     lacking = [n for n, own in ((IDS, model.arguments), (POSITION, model.states)) if n not in own]
     if lacking:
         raise DecodeError(

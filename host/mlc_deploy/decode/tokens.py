@@ -1,5 +1,5 @@
-"""Text to tokens and back, by Hugging Face's `tokenizers`; and chats to text, by the template that
-a tokenizer has. Both come with the extra `text`."""
+"""Converts text to tokens and back by Hugging Face's `tokenizers`, and chats to text by the
+tokenizer's template. The extra `text` has both packages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import DecodeError
 from .files import TOKENIZER, Beside
 
 EXTRA = "pip install 'mlc-deploy[text]'"
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a character's first bytes are decoded to it
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the decoding of a character's first bytes
 
 
 def load_tokenizer(found: Beside, model: Path) -> Tokenizer:
-    """The tokenizer of a model. Raises DecodeError where the extra or the file is missing."""
+    """The tokenizer of a model. Raises DecodeError if the extra or the file is missing."""
     tokenizers = _imported("tokenizers", "text needs the package tokenizers")
     if found.tokenizer is None:
         raise DecodeError(
@@ -41,13 +41,13 @@ def _imported(name: str, what: str) -> ModuleType:
 
 
 class Tokenizer:
-    """Tokens of text, and text of tokens as they come."""
+    """Makes tokens of text, and text of tokens as they come."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
 
     def tokens(self, text: str, *, special: bool = True) -> list[int]:
-        """special: with the tokens that a text begins with."""
+        """The tokens of a text. special: with the tokens that begin a text."""
         found: list[int] = self._own.encode(text, add_special_tokens=special).ids
         return found
 
@@ -57,8 +57,8 @@ class Tokenizer:
         return found
 
     def texts(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of each token as soon as it is whole: characters may take several."""
-        known: list[int] = []  # from the last whole text on, so that spaces between are right
+        """The text of tokens, as soon as characters are whole: one may take several tokens."""
+        known: list[int] = []  # begins with the last token before, so that spaces are right
         said = ""
         for token in tokens:
             known.append(token)
@@ -75,8 +75,8 @@ class Tokenizer:
 
 
 def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """Texts up to where one of `stops` stands, which is not given: what may be its beginning is
-    held back."""
+    """Texts up to the first of `stops`, which is not yielded. A possible beginning of one is held
+    back."""
     held = ""
     for text in texts:
         held += text
@@ -93,13 +93,13 @@ def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
 
 
 def _begun(text: str, stop: str) -> int:
-    """How many of the last characters are the first ones of `stop`."""
+    """How many characters at the end of the text are the beginning of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((n for n in sizes if text.endswith(stop[:n])), 0)
 
 
 def chat_text(found: Beside, messages: Sequence[Mapping[str, str]]) -> str:
-    """Messages as the tokenizer's chat template has them, up to where the reply begins. Raises
+    """The text of messages by the tokenizer's chat template, up to the begin of the reply. Raises
     DecodeError for an unreadable template, or one that refuses the messages."""
     assert found.template is not None
     jinja2 = _imported("jinja2", "a chat template needs the package jinja2")

@@ -1,2 +1,2 @@
-"""From a model to an object, and from an object to what a board made of it: each step calls the
-rooms of the compiler in order and decides nothing that they decide."""
+"""From a model to an object, and from an object to a board's results. Each step calls the other
+packages of the compiler in order; the decisions are theirs."""

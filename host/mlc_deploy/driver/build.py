@@ -1,5 +1,5 @@
-"""`build` and `lower`: from a PrimFunc, a schedule or a module of them to a library for a target,
-or to its loops."""
+"""`build` and `lower`: a PrimFunc, a schedule or a module becomes a library for a target, or
+loops."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def build(
 ) -> Library:
     """Compiles loops for a target (the one in scope, or this machine, when none is given).
 
-    program: a PrimFunc, a Schedule, an IRModule of PrimFuncs, a schedule of te.create_schedule with
-    the tensors it is a function of in args (left out, its inputs, then its outputs), or tensor
-    expressions (which args may also be). A function that carries no schedule gets the target's
-    default. link: object and C files with the functions that it calls by te.call_extern.
+    program: a PrimFunc, a Schedule, an IRModule of PrimFuncs, a schedule of te.create_schedule, or
+    tensor expressions. args: the parameters; of a te schedule by default its inputs, then its
+    outputs. A function without a schedule gets the target's default. link: object and C files with
+    the functions that te.call_extern calls.
     Raises LowerError, ScheduleError, CodegenError, TargetError.
     """
     to = Target(target) if target is not None else (Target.current() or Target("host"))
@@ -75,8 +75,8 @@ def lower(
     simple_mode: bool = False,
     name: str | None = None,
 ) -> PrimFunc | Kernel:
-    """One function as it is scheduled, with program and args as `build` takes them: its flat loops
-    or, in simple_mode, its loops in a form to read (print it). Raises LowerError, ScheduleError."""
+    """The flat loops of one scheduled function; in simple_mode, loops for people to read (print
+    them). `build` takes the same program and args. Raises LowerError, ScheduleError."""
     funcs = _functions(program, args, name)
     if len(funcs) > 1:
         raise LowerError(

@@ -1,8 +1,8 @@
 """A store of bytes by digest in the user's cache folder, which many processes may share.
 
-Nothing here may fail a job: what cannot be read is not there, and what cannot be written is not
-kept; the log says so, the first of the latter as a warning. Neither is a folder used that others
-than the user may write to: kernels from it run on boards.
+The cache never fails a job. An entry that cannot be read counts as missing; one that cannot be
+written is dropped. Both are logged, the first failed write as a warning. A folder that other users
+may write to is not used, because its kernels run on boards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..files.unfinished import write_whole
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 20  # of all entries of a folder
-TRIM_SECONDS = 600  # how often, at most, the folder is searched for more than MOST_BYTES
+TRIM_SECONDS = 600  # least time between two checks of a folder's size
 CHECK_BYTES = 16  # of the digest in front of an entry
 
 
@@ -35,8 +35,8 @@ def user_folder() -> Path:
 
 
 class Cache:
-    """Entries in files named after their keys, each behind a digest of its content. Those that
-    were not read for longest go when all together are larger than `most_bytes`."""
+    """Entries in files named after their keys, each behind a digest of its content. When they grow
+    larger than `most_bytes` together, the least recently read ones are removed."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Cache:
         self._told = False
 
     def get(self, key: bytes) -> bytes | None:
-        """What was put under a key; None where there is nothing, or what is there is damaged."""
+        """The entry of a key; None if it is missing or damaged."""
         if self._is_foreign():
             return None
         path = self._path(key)
@@ -64,12 +64,12 @@ class Cache:
         if data[:CHECK_BYTES] != _check(key, content):
             log.debug("damaged: %s", path)
             return None
-        with suppress(OSError):  # on a disk that cannot be written, the order of use is not kept
+        with suppress(OSError):  # a read-only disk does not keep the order of use
             os.utime(path)
         return content
 
     def put(self, key: bytes, content: bytes) -> None:
-        """Keeps content under a key. It appears whole under its name, or not at all."""
+        """Keeps content under a key. The file appears whole or not at all."""
         if self._is_foreign():
             return
         path = self._path(key)
@@ -79,7 +79,7 @@ class Cache:
             write_whole(path, _check(key, content) + content, mode=0o600)
             self._trim()
         except OSError as error:
-            # Once is for users to see: without a cache every job takes long.
+            # Users see it once: without a cache every job takes long.
             log.log(logging.DEBUG if self._told else logging.WARNING, "not kept: %s", error)
             self._told = True
 
@@ -97,7 +97,7 @@ class Cache:
         return self.folder / name[:2] / name[2:]
 
     def _trim(self) -> None:
-        """Removes what was used least recently, now and then."""
+        """Removes the least recently used entries, at most once in TRIM_SECONDS."""
         stamp = self.folder / "trimmed"
         with suppress(FileNotFoundError):
             if 0 <= time.time() - stamp.stat().st_mtime < TRIM_SECONDS:
@@ -105,7 +105,7 @@ class Cache:
         stamp.touch()
         found = []
         for path in self.folder.glob("*/*"):
-            with suppress(FileNotFoundError):  # another process may be removing the same
+            with suppress(FileNotFoundError):  # another process may have removed it
                 status = path.stat()
                 found.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in found)

@@ -1,13 +1,13 @@
-"""A set of networks on a board of the user's, timed by its clock, counted in QEMU: what the board's
-own figures are fitted to (predict/calibration.py).
+"""Times a set of networks on a user's board and counts them in QEMU. The board's own figures are
+fitted to these measurements (predict/calibration.py).
 
-The networks differ in what they wait for: some compute from their caches, some fetch all that they
-read from memory, some do neither.
+The networks have different bottlenecks: some compute from caches, some wait for memory, some do
+neither.
 
-A timing whose verdict is ok says how long a network takes: its median. Other programs, and a clock
-that is held down, only make runs longer. So where they disturb the board, a network is timed again
-until the least samples of two timings agree, and the least is what it takes. By how much more most
-runs take goes into the interval of predictions.
+If a timing's verdict is ok, its median is the network's time. Other programs and a throttled clock
+only make runs longer. On a disturbed board a network is therefore timed again until the least
+samples of two timings agree; the least sample is its time. The typical excess over it widens the
+interval of predictions.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ if TYPE_CHECKING:
     from mlc_rpc import Session
 
 TIMINGS = 5  # of a network at most, while the board is disturbed
-AGREE = 0.05  # as a share: two least samples that are nearer to each other are of the same speed
-HOPELESS = 0.5  # as a share: after TIMINGS, least samples that are further apart say nothing
-COOL_S = 5.0  # seconds that a board rests that was too hot for its clock
-ENOUGH = 2 / 3  # of the networks, whose times must say something
-FAR = 4.0  # a factor on what is published of a core: what is further off is another core, or none
+AGREE = 0.05  # as a share: least samples nearer than this agree
+HOPELESS = 0.5  # as a share: least samples further apart than this after TIMINGS are useless
+COOL_S = 5.0  # seconds of rest for a board that throttles from heat
+ENOUGH = 2 / 3  # of the networks must have usable times
+FAR = 4.0  # a factor on a core's published speed; one further off is not that core
 DOUBT = 0.5  # a typical error of the fit, as a share, above which times do not follow counts
-CLOCK_AHEAD = (1.05, 0.05)  # a board's clock may say so many times what passed here, and seconds
-CLOCK_BEHIND = (6.0, 10.0)  # and what passed here be so many times what it says, and seconds
-# Whose speed stands in where nothing is known of a core, by the board's machine; and the code that
-# is counted then: QEMU counts no instructions of x86-64.
+# (factor, seconds). The board's time <= this machine's time * factor + seconds, and vice versa.
+CLOCK_AHEAD = (1.05, 0.05)
+CLOCK_BEHIND = (6.0, 10.0)
+# By the board's machine: the core whose speed stands in for an unknown one, and the target whose
+# code is counted then, since QEMU counts no instructions of x86-64.
 LIKE = {"aarch64": "cortex-a72", "arm": "cortex-a7", "x86_64": "cortex-a76"}
 COUNTED = {"x86_64": "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"}
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a board's factors are on: the speed of a core, and the target whose code is counted.
-    like: whether the core is another than the board's, of which nothing is known."""
+    """The base of a board's factors: a core's speed, and the target whose code is counted.
+    like: whether another core stands in for the board's unknown one."""
 
     target: Target
     base: Speed
@@ -72,7 +73,7 @@ class Basis:
 
 
 def basis_of(target: Target) -> Basis:
-    """Of a board by its target."""
+    """The basis for a board with this target."""
     if (known := speed_for(target)) is not None:
         return Basis(target, known, False)
     stand_in = speed(LIKE[target.arch])
@@ -81,8 +82,7 @@ def basis_of(target: Target) -> Basis:
 
 
 def own_figures(name: str) -> Calibration | None:
-    """What is known of a board by its name; None where it was never calibrated. Raises
-    InputError."""
+    """The calibration of a board, by its name; None if there is none. Raises InputError."""
     body = read_calibration(name)
     if body is None:
         return None
@@ -107,7 +107,7 @@ def _drawn(*shape: int) -> Constant:
 
 
 def _convolutions(channels: Sequence[int], size: int, kernel: int, groups: int = 1) -> Function:
-    """One behind the other, with the activation between them."""
+    """A chain of convolutions, each with an activation."""
     b = BlockBuilder("main")
     y: Any = b.param("x", (1, channels[0], size, size))
     pads = (kernel // 2,) * 4
@@ -171,10 +171,10 @@ def rows_of(
     seconds: float = 600.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[Row, ...]:
-    """The measurements of a board. say(text) is told of each network.
+    """Measures the networks on a board. say(text) is called with each network's name.
 
-    Raises DeployError where its outputs or its clock are wrong, and where too many times say
-    nothing; RpcError where it is lost and does not come back; what `compile` raises.
+    Raises DeployError if the board's outputs or clock are wrong, or too many times are noisy;
+    RpcError if the board is lost and does not come back; and what `compile` raises.
     """
     cores = board.device.fast_cores
     rows: list[Row] = []
@@ -197,7 +197,7 @@ def rows_of(
 
 
 def refuse_noisy(noisy: Sequence[str], networks: int, board: str) -> None:
-    """Raises DeployError once too many networks' times say nothing, whatever the others' are."""
+    """Raises DeployError once too many networks have noisy times for the rest to suffice."""
     if len(noisy) > networks * (1 - ENOUGH):
         raise DeployError(
             f"times stay noisy ({len(noisy)} of {networks} networks), so nothing is kept",
@@ -207,7 +207,7 @@ def refuse_noisy(noisy: Sequence[str], networks: int, board: str) -> None:
 
 
 def counts_of(done: Deployment) -> tuple[Counts, ...]:
-    """Of a run in QEMU whose caches were simulated."""
+    """The counts of each layer of a run in QEMU with simulated caches."""
     found = [(layer.by_class, layer.misses) for layer in done.layers]
     return tuple((a, b) for a, b in found if a is not None and b is not None)
 
@@ -215,7 +215,7 @@ def counts_of(done: Deployment) -> tuple[Counts, ...]:
 def counted_run(
     model: Any, basis: Basis, inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> Deployment:
-    """A model in QEMU. Raises DeployError where instructions are not counted."""
+    """Runs a model in QEMU. Raises DeployError if instructions are not counted."""
     url = f"qemu://{qemu_cpu(basis.target)}"
     with connect(url, machine=basis.target.arch, caches=basis.caches) as session:
         if not session.counting:
@@ -235,15 +235,15 @@ def _emulated(model: Any, basis: Basis, name: str) -> Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds of a run; spread: by how much more most runs took, as a share."""
+    """Seconds of a run; spread: by how much the median run is longer, as a share."""
 
     seconds: float
     spread: float
 
 
 def settled(timings: Sequence[Timing]) -> Took | None:
-    """What a network takes, by its timings so far; None where they do not say yet. After TIMINGS of
-    them, None is final."""
+    """A network's time, by its timings so far; None if they do not agree yet. After TIMINGS
+    timings, None is final."""
     if timings[-1].verdict == "ok":
         return Took(timings[-1].median, 0.0)
     least, *others = sorted(min(timing.samples) for timing in timings)
@@ -258,7 +258,7 @@ def _timed(
     model: Any, board: Session, right: Mapping[str, NDArray[Any]], threads: int, seconds: float,
     name: str,
 ) -> Took | None:  # fmt: skip
-    """None where the times say nothing."""
+    """None if the times stay noisy."""
     where = f"{board.board}: {name}"
     timings: list[Timing] = []
     while len(timings) < TIMINGS:
@@ -282,7 +282,7 @@ def _timed(
 
 
 class _Clock:
-    """How long a deployment's timing took by this machine's clock."""
+    """Measures by this machine's clock how long a deployment's timing takes."""
 
     seconds = 0.0
 
@@ -301,8 +301,8 @@ class _Clock:
 
 
 def refuse_clock(done: Deployment, passed: float, where: str) -> None:
-    """Raises DeployError where a board says of its times what this machine's clock excludes.
-    passed: seconds of the timing by this one."""
+    """Raises DeployError if this machine's clock contradicts the board's. passed: seconds that the
+    timing took by this machine's clock."""
     timing = done.timing
     said = sum(s * n for s, n in zip(timing.samples, timing.number, strict=True))
     times, more = CLOCK_AHEAD
@@ -317,7 +317,7 @@ def refuse_clock(done: Deployment, passed: float, where: str) -> None:
 
 
 def refuse_far(found: Calibration) -> None:
-    """Raises DeployError where a board's times are not what its core could have taken."""
+    """Raises DeployError if the board's times are implausible for its core."""
     factors, error = found.fitted.factors, found.fitted.error
     if not found.like:
         for what, factor in (("computing", factors.computing), ("memory", factors.memory)):

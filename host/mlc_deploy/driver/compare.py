@@ -1,8 +1,8 @@
-"""What counts as right: a board's results held against the reference.
+"""Compares a board's results with the reference.
 
-The bounds are a whole model's: |error| <= relative * |reference| + of_largest * max|reference|,
-and the same place of the largest number along the last axis wherever the reference is clear about
-it. Integers and booleans are right when they are equal.
+Floats are right if |error| <= relative * |reference| + of_largest * max|reference|, bounds that
+suit a whole model. The largest number along the last axis must also be in the same place, wherever
+the reference's is clearly the largest. Integers and booleans are right if they are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Shares of the element's own reference, and of the tensor's largest."""
+    """Shares of the element's reference, and of the largest reference of the tensor."""
 
     relative: float
     of_largest: float
@@ -33,8 +33,8 @@ TOLERANCES = {
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """What floats may be off besides tolerances: each by `within`, and `elements` of them by any
-    finite amount."""
+    """The error that floats may have besides tolerances: each one `within`, and as many as
+    `elements` any finite amount."""
 
     within: float = 0.0
     elements: int = 0
@@ -42,13 +42,13 @@ class Slack:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`max_abs_err` is the largest error, `max_rel_err` that as a share of the largest reference;
-    nan where a result is nan or infinite and its reference is not.
+    """`max_abs_err` is the largest error, `max_rel_err` its share of the largest reference; both
+    are nan if a result is nan or infinite and its reference is not.
 
-    `wrong` elements are outside the tolerance, `misplaced` rows have their maximum elsewhere.
-    `worst` is the index of the element furthest outside, with what was `expected` and `got`; of a
-    misplaced row, where none is outside, its reference's maximum. `stepped` elements are outside,
-    too, but as few as a slack allows.
+    `wrong` counts elements outside the tolerance, `misplaced` rows with their maximum elsewhere.
+    `worst` is the index of the element furthest outside, with its `expected` and `got`; if none is
+    outside, the reference's maximum of the first misplaced row. `stepped` counts elements that are
+    outside, but few enough for the slack.
     """
 
     max_abs_err: float
@@ -71,8 +71,8 @@ NO_SLACK = Slack()
 def compare(
     got: Array, expected: Array, precision: str = "float32", slack: Slack = NO_SLACK
 ) -> Comparison:
-    """Two arrays of one shape and dtype; floats are held to the tolerance of `precision`, in which
-    the model computes, or to a wider one. slack: what floats may be off besides."""
+    """Compares two arrays of one shape and dtype. precision: what the model computes in; "float16"
+    widens the tolerance of all floats. slack: the error that floats may have besides."""
     assert got.shape == expected.shape and got.dtype == expected.dtype
     if not got.size:
         return Comparison(0.0, 0.0)
@@ -80,7 +80,7 @@ def compare(
     if tolerance is not None and precision == "float16":
         tolerance = TOLERANCES[precision]
     a, b = got.astype(np.float64), expected.astype(np.float64)
-    same = (got == expected) | (np.isnan(a) & np.isnan(b))  # as they are: int64 has more digits
+    same = (got == expected) | (np.isnan(a) & np.isnan(b))  # got, not a: int64 has more digits
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, np.abs(a - b))
     largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
@@ -110,7 +110,7 @@ def compare(
 
 
 def _furthest(error: Array, bound: Array, wrong: Array) -> tuple[int, ...]:
-    """The index of the wrong element furthest beyond its bound; nan is further than any."""
+    """The index of the wrong element furthest beyond its bound; nan is the furthest."""
     with np.errstate(invalid="ignore"):
         excess = np.nan_to_num(error - bound, nan=np.inf, posinf=np.inf)
     ranked = np.where(wrong, excess, -np.inf)
@@ -123,7 +123,7 @@ def _first_maximum(reference: Array, rows: Array) -> tuple[int, ...]:
 
 
 def _misplaced(a: Array, b: Array, bound: Array) -> NDArray[np.bool_]:
-    """Rows (along the last axis) whose maximum is elsewhere though the reference is clear."""
+    """Rows (along the last axis) whose maximum is elsewhere, though the reference's is clear."""
     if b.ndim == 0 or b.shape[-1] < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return np.zeros(b.shape[:-1], bool)
     top = b.argmax(-1)[..., None]

@@ -1,4 +1,4 @@
-"""`compile`: from a model to an object, weights, and the graph that says what is right."""
+"""`compile`: a model becomes an object, weights, and the graph that computes right outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ..ir import IRModule
 from ..lower import Kernel
 from ..passes.context import options
 from .compare import Slack, compare
-from .kernels import Counted, compile_sources, loops_of
+from .kernels import Counted, compile_sources, layers_by_kernel, loops_of
 from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
 
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
 class CompiledModel:
     """A model for one target.
 
-    `reference` is the graph as it was imported; its evaluation says what outputs are right.
-    `program` has the kernels, the call table, the memory plan and the weights; `library` the
-    object made of them; `module` holds the PrimFuncs that the graph calls. Of the kernels, some
-    were compiled, the others came from the cache; those in `kernels_tuned` are scheduled as a
-    database says. `notes` are what a user should know of that.
+    `reference` is the imported graph; evaluating it gives the right outputs. `program` has the
+    kernels, the call table, the memory plan and the weights; `library` the object made of them;
+    `module` holds the PrimFuncs that the graph calls. `kernels_compiled` and `kernels_cached`
+    count kernels; a database says how those in `kernels_tuned` are scheduled. `notes` tell the
+    user what to know of that.
     """
 
     name: str
@@ -91,26 +91,26 @@ class CompiledModel:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """What the object says of itself."""
+        """The object's own description."""
         return parse_metadata(msgpack.packb(metadata(self.library)))
 
     @cached_property
     def index_extents(self) -> Mapping[str, int]:
-        """How many entries an input may index, for those inputs that are indices."""
+        """For each input that holds indices, how many entries it may index."""
         return index_extents(self.reference)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The outputs that are right."""
+        """The right outputs."""
         return evaluate(self.reference, inputs, module=self.module)
 
     def slack(
         self, inputs: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
     ) -> dict[str, Slack]:
-        """How much an output may differ, besides tolerances, where integers are made of floats that
-        the model computes, or it computes in float16 (graph/nudge.py): a few times what such
-        rounding moves it, and at most 5 % of its largest element; and a few times as many elements
-        as it moves further, and at most 2 % of them. Outputs of other models, and integers, are
-        left out."""
+        """How much outputs may differ besides tolerances, if the model rounds computed floats to
+        integers or computes in float16 (graph/nudge.py). All elements may differ by a few times
+        what such rounding moves them, but at most by 5 % of the largest. A few times as many
+        elements as it moves further, but at most 2 %, may differ by more. Outputs of other models,
+        and integers, are left out."""
         others: list[Function] = []
         if rounds_floats(self.reference):
             others += [nudged(self.reference, factor) for factor in NUDGES]
@@ -132,7 +132,7 @@ class CompiledModel:
         return found
 
     def save(self, path: str | Path) -> Path:
-        """Writes the model to one file, for `load_model` and for `mlc-runtime run` on a board.
+        """Writes the model to one file, for `load_model` and for a board's `mlc-runtime run`.
         Raises ArtifactError, OSError."""
         return save(path, self)
 
@@ -146,7 +146,7 @@ class CompiledModel:
 
     @property
     def host_calls(self) -> tuple[ExternalCall, ...]:
-        """The calls of registered functions, which run on this machine."""
+        """The calls of registered functions; those run on this machine."""
         return self.program.externals
 
 
@@ -172,24 +172,26 @@ def compile(
     progress: Counted | None = None,
     memory: str | None = None,
 ) -> CompiledModel:
-    """Compiles a model for a target: an .onnx, .tflite or .pt2 file, a program of torch.export,
-    what torch.fx traced, a graph function, or a module's `main`.
+    """Compiles a model for a target: an .onnx, .tflite or .pt2 file, a program of torch.export, a
+    GraphModule of torch.fx, a graph function, or a module's `main`.
 
-    shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
-    decided by each run, and 512 at most, and "1,<=64,<=512" has kernels for each of these ranges.
-    converters are for operators that are missing, as the front ends take them. watch(name,
-    function, changed) sees the graph after every pass. workers: how many processes compile kernels,
-    by default as the PassContext says, one per core. precision: "float32", which is as the model
-    says, or "float16": then what is float32 computes in float16 where that serves as well. db: a
-    database of tuned kernels, or its file; kernels that it knows for this target are scheduled as
-    it says, and layers compute in the layouts that were found best. trust: a .pt2 file may run what
-    its author put into it; without, one that could is refused. states: inputs that the model passes
-    on to itself, each with the output that holds its next value; by default those whose names say
-    so (graph/states.py). They stay on the board. values makes inputs constants. link: object and C
-    files with the functions that PrimFuncs call by te.call_extern. progress(n, m) is told when n of
-    m kernels are compiled; those that the cache has do not count. memory: how much the weights of
-    all layers may grow to make them faster: "fast", as much as that takes, "balanced", by half, or
-    "small", by a tenth; by default as the PassContext says, "fast".
+    shapes: the shapes of inputs, by name. dims: symbolic dimensions, by name: a number, "<=512"
+    (each run decides, up to 512), or "1,<=64,<=512" (kernels for each of these ranges).
+    converters: for missing operators, as the front ends take them.
+    watch(name, function, changed) sees the graph after every pass.
+    workers: how many processes compile kernels; by default the PassContext's, one per core.
+    precision: "float32", the model's own, or "float16": float32 layers then compute in float16
+    where that serves as well.
+    db: a database of tuned kernels, or its file. Kernels that it knows for this target get its
+    schedules, and layers its best layouts.
+    trust: a .pt2 file may run its author's code; without it, a file that could is refused.
+    states: inputs that the model passes on to itself, each with the output that holds its next
+    value; by default recognized by their names (graph/states.py). They stay on the board.
+    values: inputs to make constants.
+    link: object and C files with the functions that PrimFuncs call by te.call_extern.
+    progress(n, m) is called when n of m kernels are compiled; cached ones do not count.
+    memory: how much the weights may grow to make layers faster: "fast", without limit,
+    "balanced", by half, or "small", by a tenth; by default the PassContext's, "fast".
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -212,10 +214,8 @@ def compile(
         of_db = tuned(program.kernels, to, db)
         program = replace(program, kernels=of_db.sources)
     linked = linked_objects(link, to)
-    layers: dict[str, list[str]] = {}
-    for call in program.calls:
-        layers.setdefault(call.kernel, []).append(call.layer)
-    with ThreadPoolExecutor(1) as beside:  # numpy and hashes, which leave the interpreter to others
+    layers = layers_by_kernel(program)
+    with ThreadPoolExecutor(1) as beside:  # numpy and hashes release the interpreter's lock
         written = beside.submit(unwritten.written)
         kernels = compile_sources(program.kernels, to, layers, workers, progress)
     program = replace(written.result(), kernels=program.kernels)
@@ -227,7 +227,7 @@ def compile(
         model=program.model_map(),
         linked=linked,
     )
-    assert library.object_bytes  # merged here, so that the seconds are compilation's
+    assert library.object_bytes  # merges now, so that `seconds` includes it
     return CompiledModel(
         name=Path(model).stem if isinstance(model, (str, Path)) else graphs.reference.name,
         target=to,
@@ -245,7 +245,8 @@ def compile(
 
 
 def _refuse_wide(program: GraphProgram) -> None:
-    """Refuses, before kernels are compiled, what no board would load. Raises LowerError."""
+    """Refuses a program that no board would load, before its kernels are compiled. Raises
+    LowerError."""
     count = len(program.inputs) + len(program.outputs)
     if count > MAX_OPERANDS:
         raise LowerError(
@@ -262,8 +263,8 @@ def _refuse_wide(program: GraphProgram) -> None:
 
 
 def _missing(library: Library) -> tuple[str, ...]:
-    """A note on functions that kernels call and nobody defines. Names that generated code calls by
-    itself are the runtime's, or the linker's of a C program."""
+    """A note on functions that kernels call and nobody defines. The runtime, or the linker of a C
+    program, provides those that generated code calls by itself."""
     called = undefined(library.object_bytes)
     names = [n for n in called if n not in GENERATED and not n.startswith("_")]
     what = f"no linked object defines {', '.join(names)}, so boards refuse the model"

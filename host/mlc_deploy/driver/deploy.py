@@ -1,14 +1,14 @@
-"""`deploy`: a compiled model on a board: sent, run, held against the reference, timed.
+"""`deploy` sends a compiled model to a board, runs it, checks it against the reference, times it.
 
     model = mlc.compile("model.onnx", "aarch64")
     with mlc.connect("ssh://pi@raspberrypi.local") as board:
         done = mlc.deploy(model, board, {"input": x})
     done.ok, done.outputs["y"], done.record()
 
-On an emulated board the model runs exactly once, checked and counted together, and the figure to
-quote is executed instructions. Elsewhere a first run is checked, then the board times the rest.
+On an emulated board one run is checked and counted; the figure to quote is executed instructions.
+On other boards a first run is checked, then the board times more runs.
 
-What comes of it is a Deployment (deployment.py).
+The result is a Deployment (deployment.py).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 Stage = Callable[[str], AbstractContextManager[object]]
 
 RUN_SECONDS = 600.0
-TIMING_SECONDS = 2.0  # what all samples together should take, and the layers' profiles again
+TIMING_SECONDS = 2.0  # for all samples together, and as long again for the layers' profiles
 SAMPLES = (3, 20)  # at least, at most
-WARM_BYTES = 8 << 20  # twice the largest cache that is simulated: more leaves nothing in it
-SAMPLE_MS = 20  # runs that are faster are repeated within a sample
+WARM_BYTES = 8 << 20  # twice the largest simulated cache: a larger model leaves nothing in it
+SAMPLE_MS = 20  # faster runs are repeated within a sample
 
 
 @runtime_checkable
@@ -90,18 +90,17 @@ def deploy(
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
 
-    Inputs that are not given are drawn from a seed. `expect` stands for the reference of the
-    outputs that it names; a saved model has no other reference, so the rest is not compared. Of
-    several CPU levels the best for this board runs. `labels` are held against the largest along
-    an output's last axis. `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; the fast ones
-    unless told. `threads`: as many as these unless told, and one on an emulated board, since
-    several are not counted. `timeout`: seconds that a run may take.
-    `spans`: say of one run when each thread was at work on each layer. `own`: what is known of the
-    board that an emulated one stands for.
-    stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
-    of it begins anew (mlc_rpc.persist); `interruptions` says so.
+    Missing inputs are drawn from a seed. `expect` replaces the reference of the outputs that it
+    names; a saved model has no other reference, so its other outputs are not compared. If the model
+    has several CPU levels, the best one for this board runs. `labels` are compared with the argmax
+    along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such as "0-3" or
+    "4,5". `threads`: by default one for each of these cores; on an emulated board one, since
+    several are not counted. `timeout`: seconds for one run. `spans`: record when each thread worked
+    on each layer, in one run. `own`: the calibration of the board that an emulated one stands for.
+    stage(name) is entered around each step. A lost board is waited for, then everything begins anew
+    (mlc_rpc.persist); `interruptions` says so.
 
-    Outputs that are wrong raise nothing: `ok` says so. Raises DeployError, InputError, RpcError.
+    Wrong outputs raise nothing: `ok` is False. Raises DeployError, InputError, RpcError.
     """
     if isinstance(model, Levelled):
         model = model.fitting(board.device.machine, board.device.features)
@@ -162,7 +161,7 @@ def deploy(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What the board did with the model; `runs` are profiles."""
+    """The board's results and times; `runs` are profiles."""
 
     outputs: Mapping[str, Array]
     runs: Sequence[Run]
@@ -183,7 +182,7 @@ def _measure(
     spans: bool,
     stage: Stage,
 ) -> _Attempt:
-    """From the upload to the last profile; nothing of the board is held afterwards."""
+    """Uploads the model, runs it and profiles it; holds nothing on the board afterwards."""
     described = described_model(model)
     names = [p.name for p in (*described.inputs, *described.outputs)]
     with stage("upload"):
@@ -200,7 +199,7 @@ def _measure(
         profile = partial(
             module.entry.profile, *args, threads=threads, cores=cores, timeout=timeout
         )
-        first = profile(spans=spans and board.emulated)  # there the model runs once
+        first = profile(spans=spans and board.emulated)  # real boards record spans in a later run
         outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
         runs, timing = [_warm(model, module.entry, args, first, timeout)], _as_timing(first)
@@ -223,8 +222,8 @@ def _warm(
     model: Deployable, entry: RemoteFunction, args: Sequence[RemoteTensor], first: Run,
     timeout: float,
 ) -> Run:  # fmt: skip
-    """The run, with what caches fetch once they are warm: a model that they could hold runs again.
-    What came out of the first run was read before."""
+    """The first run, with the cache misses of a second one if the caches could hold the model.
+    The outputs of the first run are read already."""
     counts = first.counts
     size = len(model.weights_bytes) + arena_bytes(model)
     if not counts or not counts[0].misses or size > WARM_BYTES or host_calls_of(model):
@@ -245,7 +244,7 @@ def _profiles(
     cores: str,
     timeout: float,
 ) -> list[Run]:
-    """Runs whose layers are timed: one after the other on the board, as the whole model is."""
+    """Runs with timed layers. The board runs them back to back, as it times the whole model."""
     if entry.module.host_calls:
         return [
             entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
@@ -261,7 +260,7 @@ def _profiles(
 
 
 def refuse_cores(cores: str, url: str, device: Device) -> None:
-    """Raises DeployError where the text names no cores, Refused where the board lacks them."""
+    """Raises DeployError if the text names no cores, Refused if the board lacks them."""
     try:
         device.refuse_cores(cores, url)
     except ValueError as error:
@@ -270,7 +269,7 @@ def refuse_cores(cores: str, url: str, device: Device) -> None:
 
 
 def thread_count(board: Session, cores: str) -> int:
-    """One for each of the cores."""
+    """One thread for each of the cores."""
     return min(board.device.count_cores(cores), MAX_THREADS)
 
 
@@ -292,8 +291,8 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
 
 
 def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) -> dict[str, Array]:
-    """The arrays, held against the names, shapes and dtypes of the model. Raises InputError."""
-    given = {name: np.asarray(array) for name, array in given.items()}  # of lists, too
+    """The arrays, checked against the model's names, shapes and dtypes. Raises InputError."""
+    given = {name: np.asarray(array) for name, array in given.items()}  # lists, too
     for name, array in given.items():
         if name not in params:
             near = get_close_matches(name, params, 3, 0.5) or list(params)[:5]
@@ -322,7 +321,7 @@ def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
 
 
 def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's inputs and states; those that are not given are drawn from a seed."""
+    """The model's inputs and states; missing ones are drawn from a seed."""
     described = described_model(model)
     return {
         n: given[n] if n in given else draw(n, fixed_shape(p), p.dtype, model.index_extents.get(n))
@@ -331,7 +330,7 @@ def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Arra
 
 
 def predict(outputs: Mapping[str, Array], labels: Array) -> Predictions | None:
-    """Of the first output with one row per label; None where there is none."""
+    """The predictions of the first output with one row per label; None if there is none."""
     for name, output in outputs.items():
         if output.ndim > 0 and output.shape[:-1] == labels.shape:
             return Predictions(name, output.argmax(-1), labels)
@@ -339,7 +338,8 @@ def predict(outputs: Mapping[str, Array], labels: Array) -> Predictions | None:
 
 
 def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]:
-    """The layers with what runs say of them; instructions on the host are not counted."""
+    """The layers with their times and counts in the runs; the host's instructions are not
+    counted."""
     counts, run_turns = runs[0].counts, runs[0].turns
     numbers = {False: itertools.count(), True: itertools.count()}
     measured: list[Layer] = []

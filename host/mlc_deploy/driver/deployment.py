@@ -1,75 +1,73 @@
-"""What came of a model on a board, and its record.
+"""The results of a model on a board, and their record.
 
-The record, as JSON; `null` is what is not known, as everything about a board that was not there:
+The record is JSON. `null` means unknown, such as everything about the board if there was none:
 
     record            1: the version of this form
     model             name
-    target            what `Target` takes again
-    precision         "float32", as the model says, or "float16"
-    level             which of the model's CPU levels it is; "base" where there is one
+    target            text that `Target` parses
+    precision         "float32", the model's own, or "float16"
+    level             its CPU level; "base" for a model with one level
     board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes,
-                      emulated, box [str] (of wire.BOX, what holds for kernels there; null:
-                      it does not say)
+                      emulated, box [str] (the restrictions of wire.BOX on kernels; null: the
+                      board does not say)
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
     outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
-                      the last three null where nothing was known. stepped: how many elements are
-                      further off than all others may be, since an integer made of a float fell on
-                      its other side; absent where none is
-    reference         what outputs were held against: "evaluate", "given", or both, with a comma;
-                      null where nothing was known, as for a saved model without given ones
-    ok                whether all outputs that were held against something are right; null where
-                      none was
-    predictions       output, predicted [int], label [int], accuracy; where labels were given
+                      the last three null without a reference. stepped: how many elements are
+                      further off than the bound, because a float was rounded to the neighbouring
+                      integer; absent if none is
+    reference         where the outputs' reference is from: "evaluate", "given", or both, with a
+                      comma; null without one, as for a saved model without given outputs
+    ok                whether all outputs with a reference are right; null if none has one
+    predictions       output, predicted [int], label [int], accuracy; if labels were given
     compile_s         seconds that the compiler took; null for a saved model
     upload_s          seconds for object, weights and inputs; upload_bytes, with the wire's framing
     object_bytes      of the ELF object; weights_bytes, of the weights; both before sending
     threads           that shared the work of each layer
-    states            by the name of each input that stays on the board from run to run, that of
-                      the output that is its next value
-    arena_bytes       what the model needs on the board for its intermediate tensors and the
-                      workspaces of all threads
-    memory            alive_peak_bytes, alive_mean_bytes: of the arena, bytes of tensors that are
+    states            {input: output}: inputs that stay on the board from run to run, and the output
+                      that is the next value of each
+    arena_bytes       memory on the board for intermediate tensors and the workspaces of all threads
+    memory            alive_peak_bytes, alive_mean_bytes: bytes of the arena in tensors that are
                       still needed, the mean over the time of a run; resident_peak_bytes,
-                      resident_mean_bytes: of the process that runs kernels, whatever it holds,
-                      absent where the board does not tell
-    energy            joules_per_run, by a counter of the board; watts, by its power sensor: of all
-                      that the sensor is of; null without a sensor
-    limits            macs_per_instruction, macs_per_s (in `precision`), bytes_per_s: what the
-                      threads' cores can do at most, null where that is not known; by_dtype
-                      {dtype: macs_per_s}; source: in words, what that holds for
+                      resident_mean_bytes: of the whole process that runs kernels, absent if the
+                      board does not tell
+    energy            joules_per_run, by a counter of the board; watts, by its power sensor: of
+                      everything the sensor covers; null without a sensor
+    limits            macs_per_instruction, macs_per_s (in `precision`), bytes_per_s: the most that
+                      the threads' cores can do, null if unknown; by_dtype {dtype: macs_per_s};
+                      source: in words, which cores or registers these are for
     latency           n, median_ms, p50_ms, p90_ms, p95_ms, p99_ms (of the samples), mad_ms,
                       first_ms (the first run after the upload: the sum of its layers),
                       samples [ms], number [of runs in each], outliers
                       [index], drift (of the last third to the first), verdict (ok, noisy,
                       throttled, migrated, emulated), findings [what, mend] that led to it, cores
                       [number, that it was pinned to], cluster (their model), per_run: {cycles,
-                      instructions, cache_misses}, null where the board does not count;
+                      instructions, cache_misses}, null if the board does not count;
                       conditions: {before, after: {fact: [a number for every `each` samples]}}, by
                       the names of mlc_rpc/wire.py
-    instructions      executed per inference; null where several threads ran, which are not counted
+    instructions      executed per inference; null for several threads, which are not counted
     layers            [name, kernel (or registered function, which runs on the host, transfers
-                      included), shape (of what it computes), dtype, median_us, instructions,
-                      by_class: {mac, vector, load, store, branch, scalar}; turns, where the model
-                      has loops or branches: how often the layer ran, of all of which it speaks;
-                      predicted_ms, where there is `predicted`]
-    predicted         ms, low, high (between which most truths are), threads: {count: ms}, core,
-                      mhz: what the model would take on the target's board, by the counts of an
-                      emulated run (docs/explanation/predictions.md); null where something was
-                      measured, or nothing is known of the core. calibrated: board, date, cpu, like
-                      (whether `core` stands in for one that nothing is known of): of the user's
-                      own board, by what was measured on it; null where none is meant
-    interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: how
-                      often the board was lost at work, which then began anew; everything above is
-                      of the time that went well
+                      included), shape (of its result), dtype, median_us, instructions,
+                      by_class: {mac, vector, load, store, branch, scalar}; turns, if the model
+                      has loops or branches: how often the layer ran, and the other figures are of
+                      all these turns; predicted_ms, if there is `predicted`]
+    predicted         ms, low, high (most true times lie between), threads: {count: ms}, core, mhz:
+                      the model's time on the target's board, predicted from the counts of an
+                      emulated run (docs/explanation/predictions.md); null if the time was
+                      measured, or the core is unknown. calibrated: board, date, cpu, like
+                      (whether `core` stands in for an unknown one): the user's own board, whose
+                      measurements were used; null without one
+    interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: when
+                      the board was lost; the work then began anew, and everything above is of the
+                      attempt that succeeded
     runtime_version   of the program on the board
     spans             layer [by number], thread, begin_us (since the run began), us: when each
-                      thread was at work in one run, by the board's clock; of 8,192 at most, and
-                      only where it was asked for (--trace)
+                      thread worked in one run, by the board's clock; at most 8,192, and only on
+                      request (--trace)
 
-The command line adds `steps` [name, begin_s, seconds]: what this machine did, since the command
-began; `details` (driver/details.py), where a report was asked for; and of runs that stopped after
+The command line adds `steps` [name, begin_s, seconds]: the steps on this machine, since the command
+began; `details` (driver/details.py), if a report was asked for; and for runs that stopped after
 a layer (--stop-after) `stops` [layer, kernel, turn, name (of the kernel's parameter), shape, dtype,
-least, most, mean (of the finite numbers; null where there are none), not_finite, file].
+least, most, mean (of the finite numbers; null if there are none), not_finite, file].
 """
 
 from __future__ import annotations
@@ -107,8 +105,8 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One call of the call table, or (`on_host`) of a registered function, which `kernel` names;
-    `shape` and `dtype` are of what it computes."""
+    """One call of the call table, or (`on_host`) of the registered function named `kernel`.
+    `shape` and `dtype` are of its result."""
 
     name: str
     kernel: str
@@ -118,7 +116,7 @@ class Layer:
     by_class: Mapping[str, int] | None = None  # executed instructions
     misses: Mapping[str, int] | None = None  # lines that simulated caches fetched
     on_host: bool = False
-    turns: int | None = None  # how often it ran, all of which the figures are of; None: once
+    turns: int | None = None  # how often it ran; the figures are of all turns; None: once
 
     @property
     def instructions(self) -> int | None:
@@ -127,7 +125,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The places of the largest numbers along an output's last axis, and what they should be."""
+    """The argmax along an output's last axis, and the labels that it should equal."""
 
     output: str
     predicted: Array
@@ -144,8 +142,8 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What came of a model on a board. `drawn` inputs were not given; `checks` are of outputs about
-    which something was known."""
+    """The results of a model on a board. `drawn` inputs were not given; `checks` has the outputs
+    with a reference."""
 
     model: Deployable
     url: str
@@ -165,7 +163,7 @@ class Deployment:
     first_s: float
     interruptions: tuple[Interruption, ...] = ()
     spans: tuple[Span, ...] = ()
-    own: Calibration | None = None  # what is known of the board that is meant
+    own: Calibration | None = None  # of the board that an emulated one stands for
 
     @property
     def ok(self) -> bool:
@@ -179,7 +177,7 @@ class Deployment:
 
     @property
     def forecast(self) -> Forecast | None:
-        """What the target's own board would take, or the user's; None where that is not known."""
+        """The time on the target's own board, or the user's; None if that is unknown."""
         counts = [(layer.by_class, layer.misses) for layer in self.layers]
         known = [(a, b) for a, b in counts if a is not None and b is not None]
         if len(known) < len(counts):
@@ -188,12 +186,12 @@ class Deployment:
 
     @property
     def _costs(self) -> list[float]:
-        """Of the layers; 1 each where nothing is known of one."""
+        """The costs of the layers; 1 each if that of any is unknown."""
         found = [(x.instructions if self.emulated else x.median_us) for x in self.layers]
         return [1.0] * len(found) if None in found else [float(x or 0.0) for x in found]
 
     def record(self, name: str = "") -> dict[str, Any]:
-        """As the module's docstring has it, ready for JSON; `name` is the model's."""
+        """The record that the module's docstring describes; `name` is the model's."""
         device, foreseen = self.device, self.forecast
         return compiled_record(self.model, name) | {
             "board": {
@@ -244,7 +242,7 @@ class Deployment:
 
 
 def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
-    """The record of a model that was compiled only."""
+    """The record of a model that was compiled, but not run."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
               "upload_s", "upload_bytes", "latency", "instructions", "predicted", "interruptions",
               "runtime_version", "memory", "energy")  # fmt: skip
@@ -265,14 +263,14 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
 
 
 def described_model(model: Deployable) -> Model:
-    """What the model's object says of it."""
+    """The object's description of the model."""
     described = model.metadata.model
-    assert described is not None  # as of whatever is Deployable
+    assert described is not None  # every Deployable has one
     return described
 
 
 def layers_of(model: Deployable) -> tuple[Layer, ...]:
-    """The calls of the model in the order that they run in, not measured."""
+    """The calls of the model, in the order in which they run, without times."""
     results = {
         kernel.name: next(p for p in kernel.params if p.output)
         for kernel in model.metadata.kernels.values()

@@ -1,43 +1,41 @@
-"""What a record says of a model besides its figures, where somebody wants to look closer: where
-its tensors lie and for how long, which call reads what another wrote, and the kernels as text.
+"""The details of a model in a record: where its tensors lie and for how long, which call reads
+which tensor, and the kernels as text.
 
 `details`, as JSON:
 
     calls      for each layer of the record, in the same order: reads, writes [tensor, by number],
-               traffic_bytes (of all that it reads and writes, once each), weights_bytes;
-               and of a model that was compiled here, null of a saved one: operators [name],
-               implementation (null: of a function on the host), multiply_accumulates
+               traffic_bytes (everything it reads and writes, counted once), weights_bytes;
+               null for a saved model: operators [name], implementation (also null for a
+               function on the host), multiply_accumulates
     tensors    name, space ("arena", "input", "output"), offset, bytes, begin, end: the first and
-               the last call that it takes its memory in, by number. -1 is before the first call,
-               the number of calls after the last; one that the call that reads it last writes
-               over ends before that call
-    arena      bytes, least_bytes (what no plan could go below; null of a saved model)
-    kernels    name -> loops, assembly; null of a saved model
+               the last call during which it occupies its memory, by number. -1 is before the first
+               call, the number of calls after the last. A tensor overwritten by its last reader
+               ends before that call
+    arena      bytes, least_bytes (a lower bound for every plan; null for a saved model)
+    kernels    name -> loops, assembly; null for a saved model
     loops      whether the model has loops or branches: lifetimes are then of one turn, and both
                branches count
 
-What reads what, and for how long a tensor is there, is found as driver/flow.py says.
+driver/flow.py computes reads, writes and lifetimes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..artifact import SavedModel
-from .deployment import described_model, host_calls_of, layers_of
+from .deployment import Deployable, described_model, host_calls_of, layers_of
 from .flow import Flow, accesses_of
 
 if TYPE_CHECKING:
     from .compile import CompiledModel
 
-Deployable: TypeAlias = "CompiledModel | SavedModel"
-
 
 def details(model: Deployable) -> dict[str, Any]:
-    """Of a model, as JSON. Compiles its kernels once more for their text, but for what the cache
-    has. Raises what `compile` raises."""
+    """The details of a model, as JSON. Compiles its kernels again for their text, except cached
+    ones. Raises what `compile` raises."""
     described = described_model(model)
     hosts = host_calls_of(model)
     accesses = accesses_of(model.metadata, hosts)
@@ -76,17 +74,14 @@ def details(model: Deployable) -> dict[str, Any]:
 
 
 def _compiled(model: CompiledModel) -> dict[str, Any]:
-    """What only the compiler knows."""
-    from ..graph.count import multiply_accumulates, names_of  # here: a saved model does without
+    """The details that only a compiled model has."""
+    from ..graph.count import multiply_accumulates, names_of  # here: a saved model needs neither
     from ..graph.lower import unscheduled
-    from .kernels import source_texts
+    from .kernels import layers_by_kernel, source_texts
 
     program, target = model.program, model.target
-    layers: dict[str, list[str]] = {}
-    for call in program.calls:
-        layers.setdefault(call.kernel, []).append(call.layer)
     plans = {name: unscheduled(s, target).plan for name, s in program.kernels.items()}
-    texts = source_texts(program.kernels, target, layers)
+    texts = source_texts(program.kernels, target, layers_by_kernel(program))
     calls = [
         {
             "operators": list(names_of(binding)),

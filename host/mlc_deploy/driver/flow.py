@@ -1,8 +1,7 @@
-"""Which call of a model reads what another wrote, and where each tensor lies from when to when.
+"""The data flow of a model: which call reads which tensor, and each tensor's place and lifetime.
 
-It is found in the call table alone, which the board walks too: a call reads what the last call
-before it wrote to the same bytes. Of a loop that is so in one turn, and both sides of a branch
-count.
+The call table, which the board walks, decides it: a call reads the tensor last written to the same
+bytes. A loop counts as one turn, and both sides of a branch count.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from mlc_targets.object_format import SPACES, Arg, Loop, Metadata, Model
 if TYPE_CHECKING:
     from mlc_rpc.host_call import HostCall, HostPlace
 
-Memory = tuple[str, int]  # a space, and the index there
-GIVEN = -1  # as the number of the call that made a tensor
+Memory = tuple[str, int]  # a space, and the index in it
+GIVEN = -1  # instead of a call's number: the tensor is there before the first call
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`begin` and `end` are the first and the last call that it takes its memory in; GIVEN is
-    before the first call, the number of calls after the last. A value ends before the call that
-    writes over it."""
+    """`begin` and `end` are the first and the last call during which it occupies its memory; GIVEN
+    is before the first call, the number of calls after the last. A tensor ends before the call that
+    overwrites it."""
 
     name: str
     region: Region
@@ -55,8 +54,8 @@ class Tensor:
 
 
 def accesses_of(metadata: Metadata, host_calls: Sequence[HostCall] = ()) -> list[Access]:
-    """Of the calls of an object's model, in their order, those of registered functions at their
-    places among them."""
+    """The accesses of all calls of an object's model in order, calls of registered functions
+    included."""
     described = metadata.model
     assert described is not None
     turns = {
@@ -81,7 +80,7 @@ def accesses_of(metadata: Metadata, host_calls: Sequence[HostCall] = ()) -> list
 
 
 def _region(arg: Arg, turns: Mapping[int, int]) -> Region:
-    """All that it is in any turn of its loops."""
+    """The bytes that the argument covers in all turns of its loops."""
     moved = [step * max(turns.get(loop, 1) - 1, 0) for loop, step in arg.strides]
     begin = arg.offset + sum(min(m, 0) for m in moved)
     end = arg.offset + arg.size + sum(max(m, 0) for m in moved)
@@ -93,7 +92,7 @@ def _host_region(place: HostPlace) -> Region:
 
 
 class Flow:
-    """The tensors of a call table, and which of them, by number, each call reads and writes."""
+    """The tensors of a call table, and the numbers of those that each call reads and writes."""
 
     def __init__(
         self, model: Model, accesses: Sequence[Access], on_host: Sequence[int] = ()
@@ -101,9 +100,8 @@ class Flow:
         self.tensors: list[Tensor] = []
         self.reads: list[tuple[int, ...]] = []
         self.writes: list[tuple[int, ...]] = []
-        self._last: dict[
-            Memory, list[tuple[int, int, int]]
-        ] = {}  # begin, end, tensor that is there
+        # What lies in each memory now: begin, end, number of the tensor.
+        self._last: dict[Memory, list[tuple[int, int, int]]] = {}
         states = {p.state for p in model.outputs if p.state}
         for n, p in enumerate(q for q in model.inputs if q.name not in states):
             self._add(p.name, Region(("input", n), 0, 1 << 62), GIVEN)
@@ -111,7 +109,7 @@ class Flow:
         for n, p in enumerate(model.outputs):
             if p.state:
                 self._add(p.state, Region(("output", n), 0, 1 << 62), GIVEN)
-        sizes: dict[int, int] = {}  # of what is given: as calls see it
+        sizes: dict[int, int] = {}  # of given tensors, by the calls that read them
         for time, access in enumerate(accesses):
             read: dict[int, None] = {}
             for region in access.reads:
@@ -137,7 +135,7 @@ class Flow:
             self._every_turn(first + before, last + before)
 
     def _add(self, name: str, region: Region, time: int) -> int:
-        """The number of a tensor, which from now on is what lies there."""
+        """Puts a tensor into a region, over what lies there, and returns its number."""
         number = len(self.tensors)
         self.tensors.append(Tensor(name, region, time, time))
         kept: list[tuple[int, int, int]] = []
@@ -163,14 +161,14 @@ class Flow:
         self.tensors[number] = replace(self.tensors[number], end=time)
 
     def _every_turn(self, first: int, last: int) -> None:
-        """What a loop reads of what was there before stays until its last turn, unless the loop
-        writes over it."""
+        """A tensor from before a loop that the loop reads lives until the loop's end, unless the
+        loop overwrites it."""
         for number, t in enumerate(self.tensors):
             if t.begin < first <= t.end < last and not self._is_taken(t, last):
                 self._touched(number, last)
 
     def _is_taken(self, t: Tensor, until: int) -> bool:
-        """Whether another tensor begins in its place after its end."""
+        """Whether another tensor takes its place after its end."""
         return any(
             t.end < other.begin <= until
             and other.region.memory == t.region.memory
@@ -203,7 +201,7 @@ def _loops(model: Model) -> list[tuple[int, int]]:
 
 
 def alive(tensors: Sequence[Tensor], calls: int) -> list[int]:
-    """Bytes of the arena that hold a tensor which is still needed, during each call."""
+    """During each call, the bytes of the arena in tensors that are still needed."""
     found = [0] * calls
     for t in tensors:
         if t.region.memory[0] == "arena":

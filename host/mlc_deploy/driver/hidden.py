@@ -1,4 +1,4 @@
-"""What a board has, and a target's code does not use, where a model would gain by it."""
+"""Features of a board that a target's code does not use, though the model would gain by them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mlc_targets import Target
 
 from ..graph.nodes import Constant, Function, Value, bodies
 
-# By a feature the dtypes that it multiplies, and what is done without it.
+# feature -> the dtypes that it multiplies, and how code does without it.
 GAINS = {
     "fullfp16": (frozenset({"float16"}), "float16 is stored, and computed in float32"),
     "dotprod": (frozenset({"int8", "uint8"}), "products of int8 take more instructions"),
@@ -19,7 +19,7 @@ GAINS = {
 def hidden_features(
     target: Target, has: frozenset[str], model: Function, precision: str
 ) -> dict[str, str]:
-    """Features of the board that the target leaves out and the model would use, each with its
+    """Features of the board that the model would use and the target leaves out, each with the
     cost."""
     used = {precision, *(v.type.dtype for v in _multiplied(model))}
     return {
@@ -30,7 +30,7 @@ def hidden_features(
 
 
 def hidden_text(target: Target, url: str, found: dict[str, str]) -> str:
-    """The features, what that costs, and what to do."""
+    """A note that names the features, their cost and the way out."""
     costs = ", and ".join(dict.fromkeys(found.values()))
     return (
         f"the board {url} has {', '.join(found)}, which code for {target.short_name} does not "
@@ -39,7 +39,7 @@ def hidden_text(target: Target, url: str, found: dict[str, str]) -> str:
 
 
 def _multiplied(function: Function) -> Iterator[Value]:
-    """Matrices that are constants."""
+    """The constant matrices."""
     for binding in function.bindings:
         for arg in binding.call.args:
             if isinstance(arg, Constant) and arg.value.ndim > 1:

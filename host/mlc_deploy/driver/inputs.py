@@ -1,4 +1,4 @@
-"""Inputs for a model that was given none: drawn from a seed, as its dtypes and uses ask for."""
+"""Draws inputs for a model from a seed, by their dtypes and uses."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 SEED = 0
-SMALL = 16  # integers that are no indices lie within [-SMALL, SMALL), unsigned ones from 0
+SMALL = 16  # integers that are not indices lie in [-SMALL, SMALL), unsigned ones in [0, SMALL)
 
 
 def draw(
     name: str, shape: Sequence[int], dtype: str, extent: int | None = None, seed: int = SEED
 ) -> Array:
-    """An input by name: floats in [-1, 1), small integers; indices below `extent`.
+    """Draws an input: floats in [-1, 1), small integers; indices below `extent`.
 
-    The same for a seed, a name and a type whatever other inputs there are.
+    It depends on the seed, the name and the type alone, not on other inputs.
     """
     rng = np.random.default_rng([seed, *name.encode()])
     to = np.dtype(dtype)

@@ -1,7 +1,7 @@
-"""Kernels of a program to objects, and to text: from the cache, or by worker processes.
+"""Compiles a program's kernels to objects and to text, from the cache or by worker processes.
 
-A kernel's key in the cache is all that decides its bits: what it computes, the target, the loop
-passes of the PassContext, LLVM, and the sources of this package.
+A kernel's key in the cache is a digest of everything that decides its bits: what it computes, the
+target, the loop passes of the PassContext, LLVM, and the sources of this package.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..codegen import KernelObject, compile_kernel
 from ..codegen.machine_code import assembly_of, empty_object
 from ..codegen.merge import KERNEL, merge
 from ..errors import CodegenError
-from ..graph import Function
+from ..graph import Function, GraphProgram
 from ..graph.definition import Definition
 from ..graph.lower import KernelSource, lower_kernel
 from ..graph.nodes import AnyCall, Call, CallTIR
@@ -47,9 +47,9 @@ from .cache import Cache, user_folder
 from .sharing import FOLDER, Sharing, compile_together, sharing_of
 from .workers import WorkerDied, WorkerPool, cores
 
-FEW = 8  # kernels; so many are compiled by the time that a worker has started
-LAST_WORDS = 400  # characters
-# What reading an entry of the cache raises for what was written by others.
+FEW = 8  # kernels, compiled in the time that a worker takes to start
+LAST_WORDS = 400  # characters of a dead worker's stderr
+# What reading a foreign or damaged entry of the cache may raise.
 NO_KERNEL = (
     CodegenError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError,
     MemoryError, AssertionError, struct.error,
@@ -57,16 +57,13 @@ NO_KERNEL = (
 
 log = logging.getLogger(__name__)
 
-
 Counted = Callable[[int, int], None]
-
-
 T = TypeVar("T")
-Unit = tuple[KernelSource, ...]  # a kernel, or those that share a function
+Unit = tuple[KernelSource, ...]  # one kernel, or several that share a function
 
 
 class _Count:
-    """Tells how many of `most` kernels are there."""
+    """Reports how many of `most` kernels are done."""
 
     def __init__(self, most: int, progress: Counted | None) -> None:
         self.most, self.progress, self.done = most, progress, 0
@@ -85,8 +82,8 @@ class _Count:
 
 
 class _Workers(ExitStack):
-    """The processes that compile kernels: from the moment when it is clear that some are missing,
-    since a process takes long to start, until this context ends."""
+    """The processes that compile kernels. They start as soon as kernels are known to be missing,
+    since starting takes long, and end with this context."""
 
     def __init__(self, most: int | None) -> None:
         super().__init__()
@@ -94,8 +91,8 @@ class _Workers(ExitStack):
         self._pool: WorkerPool | None = None
 
     def for_missing(self, count: int) -> WorkerPool | None:
-        """The processes, started now if they are not yet; None where this process compiles so many
-        kernels as soon."""
+        """The processes, started if need be; None if this process compiles `count` kernels as
+        fast."""
         if self._pool is None and self._most > 1 and count > FEW and sys.executable:
             self._pool = self.enter_context(WorkerPool(min(self._most, count), imports=__name__))
         return self._pool
@@ -109,6 +106,14 @@ class CompiledKernels:
     cached: int
 
 
+def layers_by_kernel(program: GraphProgram) -> dict[str, list[str]]:
+    """For each kernel, the names of the layers that call it."""
+    layers: dict[str, list[str]] = {}
+    for call in program.calls:
+        layers.setdefault(call.kernel, []).append(call.layer)
+    return layers
+
+
 def loops_of(source: KernelSource, target: Target) -> Kernel:
     """The flat loops of a kernel."""
     return lower(lower_kernel(source, target), target)
@@ -116,7 +121,7 @@ def loops_of(source: KernelSource, target: Target) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel for people: `loops`, as they are scheduled, and `assembly`, "" of the target "c"."""
+    """A kernel for people: its scheduled `loops` and its `assembly` ("" for the target "c")."""
 
     loops: str
     assembly: str
@@ -129,12 +134,12 @@ def compile_sources(
     workers: int | None = None,
     progress: Counted | None = None,
 ) -> CompiledKernels:
-    """Compiles kernels, given by name, with the names of the model's layers that each computes.
-    progress(n, m) is told when n of the m kernels that must be compiled are.
+    """Compiles kernels, given by name. layers: by kernel, the names of the model's layers.
+    progress(n, m) is called when n of the m kernels that must be compiled are.
 
-    `workers` processes do it, by default as many as the PassContext says. Passes that somebody
-    watches, or has added, run in this process, and so do operators, implementations and intrinsics
-    of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
+    `workers` processes compile them, by default the PassContext's number. If passes are watched or
+    added, this process compiles all kernels, without the cache; else only those with operators,
+    implementations or intrinsics of the user's. Raises LowerError, ScheduleError, CodegenError.
     """
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
     with _Workers(workers) as processes:
@@ -157,8 +162,8 @@ def compile_sources(
 
 
 def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: _Workers) -> Sharing:
-    """Which kernels share a function. None do where passes are watched: each is then seen by
-    itself. The processes start where that is not known, since kernels are then missing, too."""
+    """Which kernels share a function. If passes are watched, none do, so that each is seen alone.
+    If the cache does not say, the processes start, since kernels are then missing, too."""
     own = {name: source for name, source in sources.items() if _is_own(source)}
     if _is_private() or not option("compile.share"):
         return Sharing([(name,) for name in sources])
@@ -181,8 +186,8 @@ def source_texts(
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
 ) -> dict[str, KernelText]:
-    """The texts of kernels, with the arguments of compile_sources, and made as these are; one that
-    shares a function is told as it is by itself."""
+    """The texts of kernels, with the arguments of compile_sources and made the same way; a kernel
+    that shares a function appears as it would be alone."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
     units = {name: (source,) for name, source in sources.items()}
     with _Workers(workers) as processes:
@@ -191,8 +196,8 @@ def source_texts(
 
 @dataclass(frozen=True, slots=True)
 class _Form(Generic[T]):
-    """What is made of a kernel's source: the cache's folder of it, how it is made, and how it is
-    kept there; `unpack` gives None for what is none."""
+    """A product of a kernel's source: its folder in the cache, how to make it, and how to pack it
+    for the cache; `unpack` returns None for an invalid entry."""
 
     folder: str
     make: Callable[[Unit, Target, PassContext | None], T]
@@ -208,7 +213,7 @@ def _made(
     processes: _Workers,
     progress: Counted | None = None,
 ) -> tuple[dict[str, T], set[str]]:
-    """One of the form for each unit by its name, and the names of those that the cache had."""
+    """The product of the form for each unit, by name, and the names that the cache had."""
     if _is_private():
         told = _Count(sum(map(len, units.values())), progress)
         return {n: told.after(form.make(u, target, None), u) for n, u in units.items()}, set()
@@ -244,14 +249,14 @@ def _made(
 
 
 def packed(kernels: Sequence[KernelObject]) -> bytes:
-    """A kernel as the cache keeps it, or those that share a function."""
+    """The cache's entry of a kernel, or of several that share a function."""
     entry: bytes = msgpack.packb([kernels[0].code, *(k.signature for k in kernels)])
     return entry
 
 
 def unpacked(entry: bytes, target: Target) -> tuple[KernelObject, ...] | None:
-    """The kernels of an entry of the cache; None for what no kernels of the target can be. Whoever
-    can write to the cache can give an entry its right digest."""
+    """The kernels of an entry of the cache; None if they cannot be kernels of the target. The
+    entry's digest proves nothing: whoever writes to the cache can compute it."""
     try:
         code, *signatures = msgpack.unpackb(entry)
         shared = len(signatures) > 1
@@ -268,7 +273,7 @@ def unpacked(entry: bytes, target: Target) -> tuple[KernelObject, ...] | None:
 
 
 def _is_signature(signature: SignatureMap) -> bool:
-    """Whether an object may say this of a kernel. Raises what NO_KERNEL lists."""
+    """Whether a kernel may have this signature. Raises what NO_KERNEL lists."""
     known = parse_metadata(
         msgpack.packb(
             {"target": "", "machine": "", "features": [],
@@ -285,7 +290,7 @@ def _is_signature(signature: SignatureMap) -> bool:
 def compile_unit(
     unit: Unit, target: Target, context: PassContext | None = None
 ) -> tuple[KernelObject, ...]:
-    """A kernel, or those that share a function, as compile_source does it."""
+    """Compiles one kernel, or several that share a function, as compile_source does."""
     if len(unit) == 1:
         return (compile_source(unit[0], target, context),)
     with context or nullcontext():
@@ -295,7 +300,7 @@ def compile_unit(
 def compile_source(
     source: KernelSource, target: Target, context: PassContext | None = None
 ) -> KernelObject:
-    """One kernel, in this process, by the loop passes of the context (or of the current one)."""
+    """Compiles one kernel in this process, by the loop passes of the (or the current) context."""
     with context or nullcontext():
         return compile_kernel(loops_of(source, target), target)
 
@@ -308,7 +313,7 @@ def unit_text(unit: Unit, target: Target, context: PassContext | None = None) ->
 def source_text(
     source: KernelSource, target: Target, context: PassContext | None = None
 ) -> KernelText:
-    """One kernel for people, made in this process as compile_source makes it."""
+    """The text of one kernel, made in this process as compile_source makes objects."""
     with context or nullcontext():
         loops = lower_kernel(source, target)
         if target.kind == "c":
@@ -321,7 +326,7 @@ def _packed_text(text: KernelText) -> bytes:
 
 
 def _unpacked_text(entry: bytes) -> KernelText | None:
-    """None for what others wrote there."""
+    """The text of an entry of the cache; None if others wrote it."""
     try:
         match json.loads(zlib.decompress(entry)):
             case [str(loops), str(assembly)]:
@@ -332,13 +337,13 @@ def _unpacked_text(entry: bytes) -> KernelText | None:
 
 
 def _is_private() -> bool:
-    """Whether the passes must run in this process: somebody watches them, or has added some."""
+    """Whether the passes must run in this process: they are watched, or some were added."""
     watched = PassContext.current().instruments or option("lower.dump")
     return bool(watched or os.environ.get("MLC_DUMP") or option("lower.add_pass"))
 
 
 def _is_own(source: KernelSource) -> bool:
-    """Whether a worker knows all that the kernel is made of."""
+    """Whether a worker knows everything that the kernel uses."""
     match source.computes:
         case Function(bindings=bindings):
             return all(_is_own_call(b.call) for b in bindings)
@@ -353,8 +358,8 @@ def _is_own_func(func: PrimFunc) -> bool:
 
 
 def _is_own_call(call: AnyCall) -> bool:
-    """Whether the operator is one of this package's, and so is whatever may have planned it; or the
-    function calls nothing but what is."""
+    """Whether this package defines the operator and every implementation of it, or every intrinsic
+    that the function calls."""
     match call:
         case Call(op):
             others = {i.op for i in implementations() if i not in OWN_IMPLEMENTATIONS}
@@ -365,7 +370,7 @@ def _is_own_call(call: AnyCall) -> bool:
 
 
 def _loops_context() -> PassContext:
-    """What the current context says of loop passes, in an order of its own."""
+    """The current context's options of loop passes, sorted."""
     current = PassContext.current()
     names = {step.__name__ for step in (*STEPS, *LLVM_STEPS) if not isinstance(step, str)}
     return PassContext(
@@ -384,7 +389,7 @@ def _key(unit: Unit, target: Target, context: PassContext) -> bytes:
 
 
 def _names(source: KernelSource) -> list[str]:
-    """The names that the object's metadata says; the digest of a source knows none."""
+    """The names in the object's metadata; the digest of a source leaves them out."""
     match source.computes:
         case Function(params=params):
             return [p.name for p in params]

@@ -2,12 +2,12 @@
 
 model = mlc.compile_levels("model.onnx", "aarch64:base,dotprod,i8mm")
 model.save("model.mlc")                  # the board takes the last program that it can run
-mlc.deploy(model, board)                 # sends that one alone
+mlc.deploy(model, board)                 # sends only that program
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledLevels:
-    """The programs of a model, each for what the ones before it are for and more."""
+    """The programs of a model; each asks for more CPU features than the ones before it."""
 
     programs: tuple[CompiledModel, ...]
 
@@ -39,7 +39,7 @@ class CompiledLevels:
         return self.programs[0].target
 
     def fitting(self, machine: str, features: frozenset[str]) -> CompiledModel:
-        """The program that is best on such a board; the first where none runs."""
+        """The best program for such a board; the first if none runs."""
         return self.programs[best_level((p.target for p in self.programs), machine, features)]
 
     def save(self, path: str | Path) -> Path:
@@ -54,11 +54,7 @@ def compile_levels(
     **options: Any,
 ) -> CompiledLevels:
     """Compiles a model for each level of a target's text (mlc_targets.levels has its form), with
-    the options of `compile`. Raises what that does, and TargetError."""
+    the options of `compile`. Raises what `compile` raises, and TargetError."""
     levels = levels_of(target) if isinstance(target, str) else target
-    made = (_at_level(level, model, to, options) for level, to in levels)
+    made = (replace(compile(model, to, **options), level=level) for level, to in levels)
     return CompiledLevels(tuple(made))
-
-
-def _at_level(level: str, model: Any, target: Target, options: Mapping[str, Any]) -> CompiledModel:
-    return replace(compile(model, target, **options), level=level)

@@ -1,4 +1,4 @@
-"""Files of the user's for `link=`: objects as they are, C files by the user's compiler."""
+"""The user's files for `link=`: objects unchanged, C files compiled by the user's compiler."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mlc_targets import Target
 from ..codegen.link import LinkedObject
 from ..errors import CodegenError
 
-COMPILER = "MLC_CC"  # the environment variable that names the compiler, with options of its own
-MOST = 64 << 20  # bytes of an object; what a board's loader takes
-LAST_WORDS = 2000  # characters of what a compiler says
+COMPILER = "MLC_CC"  # the environment variable that names the compiler and its options
+MOST = 64 << 20  # bytes of an object; the limit of a board's loader
+LAST_WORDS = 2000  # characters of a compiler's messages
 SECONDS = 300  # for a compiler's run
 
-# Of every compiler: code that links into any program, and calls nothing but what it says.
+# For every compiler: the code links into any program and calls only the functions it names.
 FLAGS = (
     "-O2", "-fPIC", "-fvisibility=hidden", "-fno-common", "-fno-stack-protector",
     "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE",
@@ -38,8 +38,7 @@ FileName = str | os.PathLike[str]
 
 
 def linked_objects(files: Iterable[FileName], target: Target) -> tuple[LinkedObject, ...]:
-    """The objects of .o files, and of .c files as the user's compiler makes them for the target.
-    Raises CodegenError."""
+    """The objects of .o files, and of .c files compiled for the target. Raises CodegenError."""
     return tuple(_object(Path(file), target) for file in files)
 
 
@@ -96,9 +95,9 @@ def _compiled(path: Path, target: Target) -> bytes:
 
 
 def compiler(target: Target) -> Sequence[str] | None:
-    """The command of a C compiler for what every CPU of the target's architecture has: MLC_CC's,
-    GNU's for the machine, zig's, or this machine's own where it is of the same kind. What a target
-    has beyond that is for MLC_CC to ask for."""
+    """The command of a C compiler: MLC_CC's, GNU's cross compiler, zig's, or this machine's own if
+    the architecture is the same. Its code runs on every CPU of the architecture; only MLC_CC can
+    ask for more of the target's features."""
     if own := os.environ.get(COMPILER):
         return shlex.split(own)
     gnu, triple = TRIPLES[target.arch]

@@ -1,4 +1,4 @@
-"""From a model to its graph: as it is meant, and as it will run on a target."""
+"""Makes two graphs of a model: the reference, and the one optimized for a target."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 Watch = Callable[[str, Function, bool], None]
 
-# What must have run before a pass that approximates floats: a number that is about to be quantized
-# would be a step off. The others may run in any order.
+# Passes that must run before one that approximates floats: otherwise numbers that are quantized
+# later would be a step off. The other passes may run in any order.
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "choose_plans": ("canonicalize_quantized",),
     "fast_math": ("canonicalize_quantized", "tabulate"),
@@ -47,8 +47,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """`reference` says which outputs are right; `optimized` is what becomes a program. `module`
-    holds the PrimFuncs that they call."""
+    """`reference` computes the right outputs; `optimized` becomes the program. `module` holds the
+    PrimFuncs that both call."""
 
     reference: Function
     optimized: Function
@@ -56,7 +56,7 @@ class ModelGraph:
 
 
 def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str, ...]:
-    """The passes that a model goes through for a target, in order, and the phases between them."""
+    """The passes for a target in order, and the names of the phases between them."""
     return (
         "imported",
         *PASSES,
@@ -88,8 +88,8 @@ def model_graph(
     states: Mapping[str, str] | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> ModelGraph:
-    """The graph of a model, with arguments as `compile` takes them. layouts says of the
-    reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
+    """The graphs of a model, with arguments as `compile` takes them. layouts(reference) gives
+    graph.layouts. Raises ImporterError, GraphError and TargetError."""
     known_precision(precision, target)
     module = None
     dims, ranges = parted(dims or {})
@@ -119,7 +119,7 @@ def optimized_graph(
     layouts: Mapping[str, str] | None = None,
     watch: Watch | None = None,
 ) -> Function:
-    """What becomes a program of a reference: with graph.layouts as it is given, where it is; what
-    the PassContext says of a layer counts more."""
+    """The optimized graph of a reference. layouts are graph.layouts, under those of the
+    PassContext, which win."""
     with options({"graph.layouts": {**(layouts or {}), **option("graph.layouts")}}):
         return optimize(reference, graph_steps(target, precision), watch)

@@ -1,5 +1,5 @@
-"""What a run takes besides time: memory, and energy where a sensor says it; and what its cores can
-do at most. These are parts of the record (deployment.py)."""
+"""The memory and energy that a run takes, and the limits of its cores: parts of the record
+(deployment.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def memory_of(
     metadata: Metadata, host_calls: Sequence[HostCall], costs: Sequence[float], timing: Timing
 ) -> dict[str, float]:
-    """The record's `memory`. costs: of the layers, by which the mean over time is taken."""
+    """The record's `memory`. costs: of the layers, the weights of the mean over time."""
     accesses = accesses_of(metadata, host_calls)
     assert metadata.model is not None
     flow = Flow(metadata.model, accesses, [host.at_call for host in host_calls])
@@ -33,14 +33,14 @@ def memory_of(
         found["alive_mean_bytes"] = round(fmean(used, weights))
     now = None if timing.emulated else timing.conditions
     if now is not None and (rows := _known(now, "memory_kb")):
-        most = max(*rows, *_known(now, "memory_most_kb"))  # which the kernel may tell late
+        most = max(*rows, *_known(now, "memory_most_kb"))  # the kernel may update this one late
         found["resident_peak_bytes"] = most * 1024
         found["resident_mean_bytes"] = round(fmean(rows) * 1024)
     return found
 
 
 def energy_of(timing: Timing) -> dict[str, float] | None:
-    """The record's `energy`: by the board's sensors; None where it has none."""
+    """The record's `energy`, by the board's sensors; None if it has none."""
     now = None if timing.emulated else timing.conditions
     if now is None:
         return None
@@ -53,8 +53,8 @@ def energy_of(timing: Timing) -> dict[str, float] | None:
 
 
 def limits_of(target: Target, precision: str, threads: int = 1) -> dict[str, Any]:
-    """The record's `limits`: what an instruction can do; and where the target's core is known, what
-    so many of them can do per second, which share what memory gives."""
+    """The record's `limits`: of an instruction; and, if the target's core is known, of `threads`
+    such cores per second, which share the memory's bandwidth."""
     dtype = precision if precision == "float16" else "float32"
     lanes = target.lanes(dtype)
     found = peak(target)

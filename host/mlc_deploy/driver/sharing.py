@@ -1,7 +1,8 @@
-"""Which kernels of a program share one function: those that differ in sizes alone (ir/sizes.py).
+"""Finds kernels of a program that share one function: those that differ only in sizes
+(ir/sizes.py).
 
-Candidates are found by their text, numbers left out; what they are as they are scheduled decides.
-What shares is found in the cache by the keys of all candidates, so that nothing is scheduled again.
+Candidates have equal texts without their numbers; their scheduled loops decide. The cache keeps the
+answer under the keys of all candidates, so that nothing is scheduled again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The kernels' names: those that share a function together, the others by themselves, in the
-    order of the first of them. scheduled: the kernels that were scheduled to find that out."""
+    """The kernels' names in groups that share a function, in the order of each group's first
+    kernel; a kernel may be alone. scheduled: the kernels that had to be scheduled for this."""
 
     names: Sequence[Names]
     scheduled: Mapping[str, PrimFunc] = field(default_factory=dict)
@@ -48,27 +49,26 @@ def sharing_of(
     key: Callable[[KernelSource], bytes],
     unknown: Callable[[], object],
 ) -> Sharing:
-    """Which kernels share a function. key: what a kernel's key in the cache is. unknown is called
-    where the cache does not say, before candidates are scheduled."""
+    """Which kernels share a function. key: a kernel's key in the cache. unknown() is called before
+    candidates are scheduled, if the cache does not know."""
     found: list[Names] = []
     scheduled: dict[str, PrimFunc] = {}
     alike: dict[str, list[str]] = {}
     for name, source in sources.items():
         alike.setdefault(_numberless(source) or name, []).append(name)
-    candidates = [names for names in alike.values() if len(names) > 1]
+    candidates = [name for names in alike.values() if len(names) > 1 for name in names]
     if candidates:
-        whole = b"".join(key(sources[name]) for names in candidates for name in names)
+        whole = b"".join(key(sources[name]) for name in candidates)
         digest = hashlib.blake2b(whole, digest_size=32).digest()
-        numbers = _known(store, digest, sum(map(len, candidates)))
+        numbers = _known(store, digest, len(candidates))
         if numbers is None:
             unknown()
-            each = [name for names in candidates for name in names]
-            scheduled = {name: lower_kernel(sources[name], target) for name in each}
+            scheduled = {name: lower_kernel(sources[name], target) for name in candidates}
             numbers = _numbers(scheduled.values())
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))
         together: dict[int, list[str]] = {}
-        for name, number in zip((n for names in candidates for n in names), numbers, strict=True):
+        for name, number in zip(candidates, numbers, strict=True):
             together.setdefault(number, []).append(name)
         found = [tuple(names) for names in together.values()]
     several = {name: names for names in found for name in names}
@@ -77,7 +77,7 @@ def sharing_of(
 
 
 def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[KernelObject, ...]:
-    """Kernels that share a function. Raises LowerError, CodegenError."""
+    """Compiles kernels that share a function. Raises LowerError, CodegenError."""
     funcs = [lower_kernel(source, target) for source in sources]
     outlines = [o for o in map(outline_of, funcs) if o is not None]
     if len(outlines) < len(funcs) or len({o.digest for o in outlines}) > 1:
@@ -89,8 +89,8 @@ def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[K
 
 
 def _numberless(source: KernelSource) -> str:
-    """What a kernel computes, but for numbers; "" of one that is tuned, or whose dimensions a run
-    decides."""
+    """The kernel's computation as text without numbers; "" if it is tuned or has dimensions that a
+    run decides."""
     if source.trace is not None:
         return ""
     match source.computes:
@@ -103,7 +103,7 @@ def _numberless(source: KernelSource) -> str:
 
 
 def _numbers(funcs: Iterable[PrimFunc]) -> list[int]:
-    """A number for each, the same for those that share a function."""
+    """A number for each kernel; kernels that share a function have the same."""
     digests: dict[object, int] = {}
     found: list[int] = []
     for func in funcs:
@@ -114,7 +114,7 @@ def _numbers(funcs: Iterable[PrimFunc]) -> list[int]:
 
 
 def _known(store: Cache | None, digest: bytes, count: int) -> list[int] | None:
-    """What the cache has; None for what others wrote there."""
+    """The numbers in the cache; None if there are none, or others wrote the entry."""
     entry = store.get(digest) if store is not None else None
     if entry is None:
         return None

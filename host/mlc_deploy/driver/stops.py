@@ -1,10 +1,10 @@
-"""Runs that stop after a layer, or after one turn of it: what it computed there.
+"""Runs that stop after a layer, or after one turn of it, and return its results.
 
     for stopped in stop_after(model, board, {"x": x}, ["lstm@0-9", "head"]):
         print(stopped.layer, stopped.turn, stopped.results)
 
 Turns count from 0, over all loops around a layer. Each turn is a run of its own, from the same
-inputs and states, so that what stands later in the model need not work.
+inputs and states, so later layers need not work.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _TURNS = re.compile(r"(?P<layer>.+)@(?P<first>\d+)(-(?P<last>\d+))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Some turns of a layer, "LAYER" (turn 0), "LAYER@3" or "LAYER@0-9" as text."""
+    """Turns of a layer; as text "LAYER" (turn 0), "LAYER@3" or "LAYER@0-9"."""
 
     layer: str
     turns: range
 
 
 def places_of(model: Deployable, texts: Sequence[str]) -> list[Place]:
-    """What the texts name in the model. Raises InputError."""
+    """The places in the model that the texts name. Raises InputError."""
     layers = [call.layer for call in described_model(model).calls]
     on_host = {call.layer for call in host_calls_of(model)}
     found: list[Place] = []
@@ -81,9 +81,9 @@ def stop_after(
     cores: str = "",
     timeout: float = RUN_SECONDS,
 ) -> Iterator[Stopped]:
-    """What each of `layers`, as Place has them, computed in each of its turns. Inputs, threads and
-    cores are as `deploy` takes them. Raises InputError for a layer that there is not; DeployError;
-    RpcError, Refused among them for a turn that does not come."""
+    """The results of each of `layers`, written as Place says, in each turn. `deploy` takes the same
+    inputs, threads and cores. Raises InputError for an unknown layer; DeployError; RpcError, among
+    them Refused for a turn that the layer does not reach."""
     if isinstance(model, Levelled):
         model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)

@@ -1,11 +1,11 @@
-"""A compiled model on a board as functions by name, which take and give arrays.
+"""A compiled model on a board, as functions of arrays by name.
 
     ex = mlc.compile(module, target)
     vm = mlc.VirtualMachine(ex, "local://")
     y = vm["main"](x)
     print(vm.time_evaluator("main", number=100)(x).median)
 
-The names of TVM's virtual machine for what `Session.load` and `RemoteModule` do.
+These are the names of TVM's virtual machine for `Session.load` and `RemoteModule`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ MAIN = "main"
 
 
 class VirtualMachine(Closing):
-    """A model that is loaded on a board. device: a session, or a board's URL, to which it connects,
-    and from which it leaves with `close` or at the end of a `with`."""
+    """A model that is loaded on a board. device: a session, or a board's URL; with a URL the
+    machine opens a session, and `close` or the end of a `with` ends it."""
 
     def __init__(self, exec: CompiledModel, device: Session | str = "local://") -> None:
-        self._own = connect(device) if isinstance(device, str) else None
-        self.session: Session = self._own or device  # type: ignore[assignment]
+        self._owns_session = isinstance(device, str)
+        self.session: Session = connect(device) if isinstance(device, str) else device
         self._exec = exec
         self._names = [param.name for param in exec.reference.params]
         self.module = self.session.load(exec)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The function of arrays: inputs by position or by name; its output, or a tuple of them.
-        Raises InputError for a name that is not the model's function."""
+        """The function `name`. It takes arrays by position or by name and returns its output, or a
+        tuple of them. Raises InputError if the model has no such function."""
         self._require(name)
 
         def run(*args: Any, **named: Any) -> Any:
@@ -55,15 +55,16 @@ class VirtualMachine(Closing):
     def time_evaluator(
         self, func_name: str, dev: object = None, **options: Any
     ) -> Callable[..., Timing]:
-        """A function of the same arrays that times it; `options` are RemoteFunction's
-        time_evaluator's: number, repeat, min_repeat_ms … dev is not looked at: it is the board."""
+        """A function of the same arrays that times the model. `options` are those of
+        RemoteFunction.time_evaluator: number, repeat, min_repeat_ms … dev is ignored: it is the
+        board."""
         self._require(func_name)
         return lambda *args, **named: self.module.time(self._inputs(args, named), **options)
 
     def close(self) -> None:
-        """Leaves the board, where the machine connected to it; unloads the model elsewhere."""
-        if self._own is not None:
-            self._own.close()
+        """Ends a session that the machine opened; from another one it unloads the model."""
+        if self._owns_session:
+            self.session.close()
         else:
             self.module.close()
 

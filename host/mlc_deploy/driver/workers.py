@@ -1,9 +1,9 @@
-"""Processes that compile kernels: several at once, and apart, since LLVM ends a process where it
-finds no instruction for something.
+"""Processes that compile kernels: several at once, and isolated, since LLVM ends the process when
+it cannot select an instruction.
 
-They are plain child processes that read requests and write answers, pickled, through pipes. Those
-of `multiprocessing` would run the user's script once more in each (unless it is guarded), or would
-be forked, which is unsound beside threads; and where one of them ends, no one knows at which task.
+They are plain child processes that exchange pickled requests and answers through pipes. Those of
+`multiprocessing` would each run the user's script again (unless it is guarded), or be forked, which
+is unsound beside threads; and when one ends, its task is not known.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
-START_SECONDS = 60.0  # of work, for a process to import what its first task needs
+START_SECONDS = 60.0  # of CPU time, for the imports of a process's first task
 GENTLE = 19  # niceness: next to nothing of a core that another program wants
-AUTOGROUP_TRIES = 100  # to be nice: about five seconds
-MOST_LEFT = 500_000  # objects in cycles after tasks: some 60 MB; to look for them takes 0.1 s
-MOST_SHARING = 20  # times as long as alone, where a core is shared
+AUTOGROUP_TRIES = 100  # to set the session's niceness: about five seconds
+MOST_LEFT = 500_000  # objects left by tasks: some 60 MB; collecting cycles takes 0.1 s
+MOST_SHARING = 20  # wall time over CPU time, at most, on a shared core
 
-# Cycles are looked for between tasks, when nearly all that they made is to go; imports make few.
+# Cycles are collected between tasks, when nearly all objects of a task are garbage; imports make
+# few.
 START = """
 import gc, sys
 gc.disable()
@@ -47,12 +48,12 @@ from mlc_deploy.driver.workers import serve
 serve(memory, niceness, float(sys.argv[3]), sys.argv[4])
 """
 BEGINS = pickle.dumps(None)
-# Math libraries start threads when numpy is imported, and a worker has no use for them.
+# Math libraries start threads when numpy is imported; a worker does not need them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class WorkerDied(Exception):
-    """A worker ended in the middle of a task: `how`, and its last words on stderr."""
+    """A worker ended during a task: `how`, and the last `words` on its stderr."""
 
     def __init__(self, how: str, words: str) -> None:
         super().__init__(how, words)
@@ -60,24 +61,23 @@ class WorkerDied(Exception):
 
 
 class WorkerTimeout(WorkerDied):
-    """A worker was ended, since its task took longer than it may."""
+    """A worker was ended because its task took too long."""
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool(Executor):
-    """`count` processes as an executor of concurrent.futures. What is submitted must be known in
-    its module by its name.
+    """`count` processes as an executor of concurrent.futures. Submitted functions must be
+    picklable: found in their module by name.
 
-    A task's future has the exception WorkerDied where its process ended, and WorkerTimeout where it
-    was ended because the task took longer than `seconds`: of work, where the system tells that, so
-    that a busy machine is not taken for a task without end. `memory` is how many bytes of addresses
-    a process may have, where the system knows such a limit. `gently`: they let other programs have
-    most of a core. `imports`: a module that they import at once, "" for none. Left as a context, or
-    shut down, it ends its processes whatever they are doing.
+    A task's future raises WorkerDied if its process ended, and WorkerTimeout if the task took more
+    than `seconds`. These are CPU seconds where the system tells them, so that a busy machine does
+    not look like an endless task. `memory`: bytes of address space for a process, where the system
+    has such a limit. `gently`: other programs get most of a core. `imports`: a module to import at
+    once, "" for none. Leaving the context or shutdown() ends the processes, even during a task.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class WorkerPool(Executor):
         self._threads = ThreadPoolExecutor(count)
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        assert not kwargs, "a worker takes arguments by their places"
+        assert not kwargs, "a worker takes positional arguments only"
         return self._threads.submit(self._run, fn, args)
 
     def each(
@@ -105,11 +105,11 @@ class WorkerPool(Executor):
         tasks: Sequence[tuple[Any, ...]],
         ended: Callable[[], None] = lambda: None,
     ) -> list[R | WorkerDied]:
-        """function(*task) for each task, in their order. ended is called, here, after each task
-        that is awaited.
+        """function(*task) for each task, in order. ended() is called in this thread after each
+        awaited task.
 
-        A worker that ends costs its task alone: then WorkerDied stands for the result. The first
-        task for which function raises decides what is raised here.
+        If a worker ends, only its task is lost: WorkerDied replaces the result. The error of the
+        first task that raises is raised here.
         """
 
         def result(future: Future[R]) -> R | WorkerDied:
@@ -133,14 +133,14 @@ class WorkerPool(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.end()  # a thread that waits for its answer finds the pipe's end
+            worker.end()  # a thread that waits for an answer then reads the pipe's end
         self._threads.shutdown()
         for worker in self._workers:
             worker.close()
 
 
 class _Worker:
-    """A child process; where it ended, the next task gets another."""
+    """A child process; if it ended, the next task gets another."""
 
     def __init__(
         self, seconds: float | None, memory: int | None, gently: bool, imports: str
@@ -150,11 +150,11 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes]
         self._over = False
-        self._starting = threading.Lock()  # of _process and _over
-        self._started()  # now, so that it imports what it needs meanwhile
+        self._starting = threading.Lock()  # guards _process and _over
+        self._started()  # now, so that it imports its modules meanwhile
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process. Raises WorkerDied when there is to be none any more."""
+        """The process, started if need be. Raises WorkerDied after `end`."""
         with self._starting:
             if self._over:
                 raise WorkerDied("the end of all workers", "")
@@ -175,7 +175,7 @@ class _Worker:
             return self._process
 
     def ask(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
-        """function(*task), or what it raised; WorkerDied when there is no answer."""
+        """Returns function(*task) or raises its error; raises WorkerDied if there is no answer."""
         request = pickle.dumps((function, task), pickle.HIGHEST_PROTOCOL)
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
@@ -183,7 +183,7 @@ class _Worker:
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            pickle.load(process.stdout)  # it begins: its imports are done, which are not the task's
+            pickle.load(process.stdout)  # BEGINS: imports are done and do not count for the task
             if deadline.met():
                 deadline = _Deadline(process, self._seconds)
             answer, error = pickle.load(process.stdout)
@@ -192,12 +192,12 @@ class _Worker:
             if deadline.met():
                 raise died from None
             raise WorkerTimeout(f"no end in {deadline.seconds:g} s", died.words) from None
-        except Exception as error:  # a class, say, whose objects cannot be made from their `args`
+        except Exception as error:  # such as an object that cannot be made from its `args`
             deadline.met()
-            self.close()  # what it wrote is not read to its end
+            self.close()  # its pipe holds the rest of the answer
             words = f"{type(error).__name__}: {error}"
             raise WorkerDied("an answer that cannot be unpickled", words) from None
-        if not deadline.met():  # just as it answered
+        if not deadline.met():  # it passed just as the worker answered
             self._died(process)
         if error is not None:
             raise error
@@ -216,10 +216,10 @@ class _Worker:
         return WorkerDied(how, words)
 
     def end(self) -> None:
-        """Ends the process, whatever another thread asks of it; there is no other."""
+        """Ends the process, even while another thread waits for it, and starts no other."""
         with self._starting:
             self._over = True
-            process = self._process  # which another thread may be closing
+            process = self._process  # another thread may be closing it
         if process is not None:
             process.kill()
 
@@ -231,14 +231,14 @@ class _Worker:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
-                with suppress(OSError):  # what was not written yet goes nowhere
+                with suppress(OSError):  # unwritten bytes are lost
                     pipe.close()
         self._errors.close()
 
 
 class _Deadline:
-    """Ends a process after some seconds of work, unless it was met before; in any case after
-    MOST_SHARING times as many by the clock."""
+    """Ends a process after some seconds of CPU time, or MOST_SHARING times as many of wall time,
+    unless it is met before."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float | None) -> None:
         self._process, self._passed, self._lock = process, False, threading.Lock()
@@ -268,7 +268,7 @@ class _Deadline:
             self._process.kill()
 
     def met(self) -> bool:
-        """Whether it has not passed; from now on it will not."""
+        """Stops the deadline; whether it was met, that is, had not passed yet."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -277,7 +277,7 @@ class _Deadline:
 
 
 def _seconds_worked(pid: int) -> float | None:
-    """Of a process, on a core; None where the system does not say."""
+    """The CPU time of a process; None if the system does not tell."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
@@ -286,10 +286,11 @@ def _seconds_worked(pid: int) -> float | None:
 
 
 def serve(memory: int, niceness: int, seconds: float, imports: str) -> None:
-    """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
-    memory: bytes of addresses that it may have. niceness: how far it gives way to others. seconds:
-    of work that a task may take. 0 for any number. imports: a module that its tasks need, if
-    any."""
+    """A worker's main loop. It ends with stdin, so also when the parent ends.
+
+    memory: bytes of address space that the worker may have. seconds: CPU time for a task. Both are
+    unlimited if 0. niceness: as `nice` has it. imports: a module that tasks need, or "".
+    """
     if memory:
         _limit(memory)
     if niceness:
@@ -297,14 +298,14 @@ def serve(memory: int, niceness: int, seconds: float, imports: str) -> None:
     if imports:
         import_module(imports)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a line that somebody prints is no answer
+    os.dup2(2, 1)  # printed lines must not mix with answers
     while True:
         try:
             function, task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         if not gc.get_freeze_count():
-            gc.freeze()  # modules and tables, which stay
+            gc.freeze()  # modules and tables stay
         answers.write(BEGINS)
         answers.flush()
         _bound(seconds)
@@ -325,37 +326,37 @@ def serve(memory: int, niceness: int, seconds: float, imports: str) -> None:
 
 
 def give_back() -> None:
-    """Returns memory that is free to the system, where the C library else keeps most of what its
-    largest task took (glibc)."""
-    with suppress(AttributeError, OSError, TypeError):  # another C library; no such library
+    """Returns free memory to the system. glibc otherwise keeps most of what the largest task
+    took."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or none
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _limit(memory: int) -> None:
-    with suppress(ImportError, ValueError, OSError):  # a system that knows no such limit
+    with suppress(ImportError, ValueError, OSError):  # a system without such a limit
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 def _bound(seconds: float) -> None:
-    """Ends this process in a task that takes far longer than it may: for where there is no parent
-    any more. One that is there ends it before, by the clock (_Deadline). 0 for no bound."""
-    with suppress(AttributeError):  # a system without
+    """Ends this process if a task takes far too long and the parent is gone; a living parent ends
+    it earlier (_Deadline). 0 for no bound."""
+    with suppress(AttributeError):  # a system without timers
         signal.setitimer(signal.ITIMER_PROF, MOST_SHARING * seconds)
 
 
 def _give_way(niceness: int) -> None:
-    """Leaves the cores to other programs. Linux shares them among sessions first, each by a
-    niceness of its own, and then among the processes of a session: this one is by itself."""
-    with suppress(AttributeError):  # a system without
+    """Leaves the cores to other programs. Linux first divides them among sessions, each with its
+    own niceness, then among a session's processes. This process has a session of its own."""
+    with suppress(AttributeError):  # a system without niceness
         os.nice(niceness)
     session = Path("/proc/self/autogroup")
     for _ in range(AUTOGROUP_TRIES if session.exists() else 0):
         try:
             session.write_text(str(niceness))
             return
-        except BlockingIOError:  # once in a tenth of a second, all processes together
+        except BlockingIOError:  # Linux takes one write in 0.1 s, from all processes together
             time.sleep(0.1 * random.random())
         except OSError:
             return

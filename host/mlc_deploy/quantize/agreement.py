@@ -1,15 +1,15 @@
-"""How well one model does, or two agree: the number that a budget is about.
+"""Scores a model from 0 to 1; the budget limits the loss of this score.
 
-With labels it is the share of right answers. Without, it is the agreement with the float model,
-by what an output looks like:
+With labels, the score is the share of right answers. Without, it is the agreement with the float
+model. Its measure depends on the kind of output:
 
-    classes     rows that sum to 1: the share of rows with the same largest entry; where most rows
-                have one class (a background, a blank), of these rows and of the others, the mean
-                of both
-    decisions   numbers from 0 to 1: of those above 0.5 and of those below, the share that stays on
-                its side; the mean of both
-    whole       integers: the share that is equal
-    numbers     anything else: the cosine of the angle between both
+    classes     rows that sum to 1: the share of rows with the same largest entry. If one class has
+                most rows (a background, a blank), the mean of this share of its rows and of the
+                others
+    decisions   numbers from 0 to 1: the share that stays on its side of 0.5; the mean of this share
+                above 0.5 and below
+    whole       integers: the share of equal ones
+    numbers     anything else: the cosine between both outputs
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .run import Sample
 
 KINDS = ("classes", "decisions", "whole", "numbers")
 HALF = 0.5
-FEW = 16  # labels of which a share says nothing
-CLEAR = 0.2  # of the way from chance to all right: what a model with data that fit surpasses
+FEW = 16  # labels: too few for a meaningful share
+CLEAR = 0.2  # of the way from chance to all right; a model with fitting data is better
 
 
 @dataclass(frozen=True)
 class Judge:
-    """What outputs are held against. kinds: by output; labels: one for each row of `labelled`."""
+    """The reference of outputs. kinds: by output; labels: one for each row of `labelled`."""
 
     right: tuple[Sample, ...]
     kinds: Mapping[str, str]
@@ -44,7 +44,7 @@ class Judge:
         return "agreement with the float model"
 
     def doubts(self, score: float) -> tuple[str, ...]:
-        """What is doubtful of labels by which the float model scores so."""
+        """Doubts about labels with which the float model has this score."""
         if self.labels is None or self.labels.size < FEW:
             return ()
         classes = self.right[0][self.labelled].shape[-1]
@@ -55,7 +55,7 @@ class Judge:
         return (f"{said}: do labels and preprocessing fit the data?",)
 
     def score(self, outputs: Sequence[Sample]) -> float:
-        """From 0 to 1; of several outputs the least."""
+        """The score, from 0 to 1: the least of several outputs."""
         if self.labels is not None:
             found = np.concatenate([o[self.labelled].argmax(-1).reshape(-1) for o in outputs])
             return float(np.mean(found == self.labels[: found.size]))
@@ -65,7 +65,7 @@ class Judge:
         )
 
     def error(self, outputs: Sequence[Sample]) -> float:
-        """The relative error of outputs: of each its root mean square, and of those the mean."""
+        """The mean over the outputs of their relative root mean square errors."""
         shares = []
         for name in self.kinds:
             right, found = _joined(self.right, name), _joined(outputs, name)
@@ -75,13 +75,13 @@ class Judge:
         return float(np.mean(shares))
 
     def of_first(self, count: int) -> Judge:
-        """The same for the first runs alone; without labels."""
+        """The judge of only the first runs, without labels."""
         return Judge(self.right[:count], self.kinds)
 
 
 def judge(right: Sequence[Sample], labels: Array | None = None, kind: str | None = None) -> Judge:
-    """The judge by the float model's outputs. Raises ValueError where no output has a row per
-    label, or a class for each."""
+    """The judge by the float model's outputs. Raises ValueError if no output has a row per label
+    and a class for each label."""
     kinds = {
         name: kind or kind_of([r[name] for r in right]) for name in right[0] if right[0][name].size
     }
@@ -117,7 +117,7 @@ def kind_of(arrays: Sequence[Array]) -> str:
 
 
 def _joined(outputs: Sequence[Sample], name: str) -> Array:
-    """An output of all runs: its rows, one after the other."""
+    """The rows of an output from all runs."""
     arrays = [o[name] for o in outputs]
     width = arrays[0].shape[-1] if arrays[0].ndim else 1
     if any(a.shape[-1:] != arrays[0].shape[-1:] for a in arrays):
@@ -141,11 +141,11 @@ def _agreement(kind: str, right: Array, found: Array) -> float:
             return _of_sides(over == above, over)
     a, b = right.reshape(-1).astype(np.float64), found.reshape(-1).astype(np.float64)
     sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if np.array_equal(a, b) or not sizes:  # rounding would make less than 1 of equal ones
+    if np.array_equal(a, b) or not sizes:  # the cosine of equal ones could round to less than 1
         return float(np.array_equal(a, b))
     return min(1.0, float(a @ b / sizes))
 
 
 def _of_sides(same: Array, side: Array) -> float:
-    """The mean of two shares: few objects count as much as the background around them."""
+    """The mean of `same` on both sides: few objects count as much as a large background."""
     return float(np.mean([np.mean(same[of]) for of in (side, ~side) if of.any()]))

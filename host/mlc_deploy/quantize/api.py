@@ -3,8 +3,8 @@
     made = mlc.quantize("model.onnx", "calib/", target="raspberry-pi/4b-aarch64", max_drop=0.5)
     made.save("model.int8.onnx")
 
-The steps: read and prepare the model, calibrate, mend (equalization, biases), leave to floats what
-costs less so and what breaks the budget, write.
+The steps: read and prepare the model, calibrate, mend (equalization, biases), return layers to
+floats that cost less so or break the budget, write.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ STATIC, DYNAMIC = "static", "dynamic"
 NARROW = {"int8-weights": 8, "int4-weights": 4}
 SCHEMES = (STATIC, DYNAMIC, *NARROW)
 MAX_DROP = 0.5  # percent
-SAMPLES = 64  # of the calibration data, where there are more
-COST_ROUNDS = 3  # of costs and budget in turn, until both leave the choice as it is
+SAMPLES = 64  # runs of the calibration data, at most
+COST_ROUNDS = 3  # of costs and budget in turn, or until the choice stays the same
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer: bits of its weights (32: float), the relative error of its result if it is
-    integer by itself, executed instructions before and after; None where they are not known. rule:
-    what gave the range of the data that it reads (ranges.RULES)."""
+    """One layer. bits: of its weights (32: float). error: the relative error of its result if only
+    it is quantized. before, after: executed instructions. None: unknown. rule: the one of
+    ranges.RULES that gave its input's range."""
 
     name: str
     operator: str
@@ -65,8 +65,8 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A model of small integers, and what is known of it. before and after: what the float model
-    and this one score by `measure`, in percent. costs: executed instructions before and after."""
+    """A model of small integers, and its figures. before, after: the scores of the float model and
+    of this one by `measure`, in percent. costs: executed instructions before and after."""
 
     model: ModelProto
     scheme: str
@@ -129,14 +129,14 @@ def quantize(
     """The model in small integers.
 
     data: arrays by input name, an .npy or .npz file, a folder of either or of images (which
-    preprocess describes), "file.py:function", or an iterable of runs; needed by the scheme
-    "static", an option for others, which then hold the budget too. max_drop: percent of accuracy
-    (labels: the right classes), or of agreement with the float model, that may be lost. target:
-    layers that execute more instructions in int8 there stay float. samples: runs that are taken at
-    most. metric: one of agreement.KINDS, in place of what an output looks like. matmul_nbits:
-    weights of blocks as MatMulNBits in place of DequantizeLinear. values, converters and link: as
-    `compile` takes them. Raises QuantizeError where no layer can be int8, CostsMore where the
-    target's costs are the only reason, ImporterError, InputError.
+    preprocess describes), "file.py:function", or an iterable of runs. The scheme "static" needs
+    data; others keep the budget if they get data. max_drop: the percent of accuracy (labels: the
+    right classes), or of agreement with the float model, that may be lost. target: layers that
+    execute more instructions in int8 there stay float. samples: the most runs to take. metric: one
+    of agreement.KINDS, instead of the kind found from the outputs. matmul_nbits: write blocks of
+    weights as MatMulNBits, not DequantizeLinear. values, converters and link: as `compile` takes
+    them. Raises QuantizeError if no layer can be int8, CostsMore if only the target's costs are the
+    reason, ImporterError, InputError.
     """
     stage = stage or (lambda _: nullcontext())
     if scheme not in SCHEMES:
@@ -196,7 +196,7 @@ def _no_data(net: Net) -> InputError:
 
 
 def _described(made: Quantized, preprocess: str | None) -> ModelProto:
-    """The model with what quantization did said in its metadata."""
+    """The model with scheme and preprocessing in its metadata."""
     entries = {"mlc.quantize.scheme": made.scheme, "mlc.quantize.preprocess": preprocess or ""}
     for key, value in entries.items():
         if value:
@@ -207,7 +207,7 @@ def _described(made: Quantized, preprocess: str | None) -> ModelProto:
 
 @dataclass
 class _Work:
-    """One model on its way. source: as it was read; net: prepared."""
+    """The quantization of one model. source: the model as read; net: the prepared one."""
 
     source: Net
     net: Net
@@ -301,8 +301,9 @@ class _Work:
     def _mended(
         self, base: Calibration, ruler: Judge
     ) -> tuple[Net, Calibration, dict[str, Miss], dict[str, Array], tuple[str, ...]]:
-        """The net, equalized where that helps, its calibration, the errors of its layers, and
-        biases, corrected where that helps: what makes the least error with all layers in int8."""
+        """The net, its calibration, the errors of its layers, its corrected biases, and the names
+        of these corrections. Of equalization and bias correction it takes those that give the least
+        error with all layers in int8."""
         few = self.runs[:PROBED]
         probe = ruler.of_first(len(few))
         nets: dict[tuple[str, ...], tuple[Net, Calibration]] = {(): (self.net, base)}
@@ -367,7 +368,7 @@ class _Work:
     # ------------------------------------------------------------------- weights, and dynamic
 
     def without_ranges(self, scheme: str, matmul_nbits: bool) -> Quantized:
-        """A scheme that needs no data; with data it is held to the budget."""
+        """Quantizes by a scheme that needs no data; with data, it keeps the budget."""
         bits = NARROW.get(scheme, 8)
 
         def form(chosen: Collection[str]) -> Net:

@@ -1,8 +1,8 @@
-"""Calibration: from runs of the float model to a range for every tensor that layers read.
+"""Calibration: finds a range for every tensor that layers read, from runs of the float model.
 
-Which rule's range a tensor gets is decided by what it costs the layers that read it. A layer is
-linear: an error of its data reaches its result multiplied by weights. So the squared errors of a
-channel count by the squares of its weights.
+A tensor gets the range that costs its layers the least error. A layer is linear: it multiplies an
+error of its data by its weights. So the squared errors of a channel count by the squares of its
+weights.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from .net import Array, Layer, Net, attributes
 from .ranges import KEPT, Range, Seen, proposals
 from .run import Sample, alone, run
 
-JUDGED = 3  # runs by which ranges are compared, and the errors of layers measured
-# What gives some of its input's numbers unchanged: its result keeps the input's range, so that
-# integers pass.
+JUDGED = 3  # runs to compare ranges and to measure the errors of layers
+# Operators that only move numbers: the result keeps the input's range, so that integers pass.
 PASSES = (
     "DepthToSpace", "Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Slice", "SpaceToDepth",
     "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
@@ -29,8 +28,8 @@ PASSES = (
 
 @dataclass(frozen=True)
 class Calibration:
-    """outputs: of the float model, run by run. ranges: by tensor. data: what layers read in the
-    first runs, by tensor."""
+    """outputs: of the float model, by run. ranges: by tensor. data: the tensors that layers read,
+    in the first runs."""
 
     outputs: tuple[Sample, ...]
     ranges: Mapping[str, Range]
@@ -38,7 +37,7 @@ class Calibration:
 
 
 def calibrate(net: Net, samples: Sequence[Sample]) -> Calibration:
-    """Raises ImporterError, and InputError where a tensor is no number."""
+    """Calibrates by runs. Raises ImporterError, and InputError for NaN or infinity in a tensor."""
     wanted = list(dict.fromkeys(layer.data for layer in net.layers))
     seen = {name: Seen() for name in wanted}
     data: dict[str, list[Array]] = {name: [] for name in wanted}
@@ -65,7 +64,7 @@ def calibrate(net: Net, samples: Sequence[Sample]) -> Calibration:
 
 
 def _best(layers: Sequence[Layer], ranges: Sequence[Range], data: Sequence[Array]) -> Range:
-    """The range of which the layers' results keep most."""
+    """The range that gives the layers' results the least error."""
     if len(ranges) == 1:
         return ranges[0]
 
@@ -82,13 +81,13 @@ def _best(layers: Sequence[Layer], ranges: Sequence[Range], data: Sequence[Array
 
 
 def _by_channel(layer: Layer, x: Array) -> Array:
-    """The sum of x over all but the layer's input channels."""
+    """The sum of x over all axes but that of the layer's input channels."""
     axis = layer.channel % x.ndim
     return np.asarray(x.sum(axis=tuple(a for a in range(x.ndim) if a != axis)))
 
 
 def _reach(layer: Layer) -> Array:
-    """The sum of the squares of the weights that read an input channel."""
+    """For each input channel, the sum of the squares of the weights that read it."""
     squares = np.square(layer.weights, dtype=np.float64)
     if layer.node.op_type != "Conv":
         found: Array = squares.sum(axis=layer.axis)
@@ -100,7 +99,7 @@ def _reach(layer: Layer) -> Array:
 
 
 def _passed(net: Net, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """Tensors whose numbers were quantized before take that range."""
+    """The ranges; a tensor made by moving a quantized one's numbers takes that one's range."""
 
     def source(name: str) -> str:
         node = net.makers.get(name)
@@ -121,15 +120,15 @@ def _passed(net: Net, ranges: Mapping[str, Range]) -> dict[str, Range]:
 
 @dataclass(frozen=True)
 class Miss:
-    """What a layer in integers makes wrong of what it reads in the float model: the relative error
-    of its result, and the mean error of each output."""
+    """The errors of a layer in integers on the float model's data: the relative error of its
+    result, and the mean error of each output."""
 
     error: float
     mean: Array
 
 
 def misses(net: Net, calibration: Calibration) -> dict[str, Miss]:
-    """By layer, over the first runs."""
+    """The errors of each layer, by the first runs."""
     return {layer.name: _miss(net, layer, calibration) for layer in net.layers}
 
 
@@ -148,7 +147,7 @@ def _miss(net: Net, layer: Layer, calibration: Calibration) -> Miss:
 
 
 def corrected_biases(net: Net, known: Mapping[str, Miss]) -> dict[str, Array]:
-    """By layer: the bias less the mean error that integers make in each output (Nagel et al.,
+    """By layer: the bias minus the mean error of each output in integers (Nagel et al.,
     "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019)."""
     return {
         layer.name: (net.constants[layer.bias].reshape(-1) - known[layer.name].mean).astype(
@@ -162,14 +161,15 @@ def corrected_biases(net: Net, known: Mapping[str, Miss]) -> dict[str, Array]:
 # ------------------------------------------------------------------------------- equalization
 
 EQUAL_AFTER = ("Relu",)  # f(s * x) = s * f(x), for s > 0
-LEAST, MOST = 1e-2, 1e2  # scales beyond these say that a channel is dead
+LEAST, MOST = 1e-2, 1e2  # a scale outside belongs to a dead channel
 
 
 def equalized(net: Net) -> Net:
-    """Layers that follow each other share their ranges: conv2(relu(conv1(x, w)), v)   =>
-    conv2(relu(conv1(x, w * s)), v / s), with s by channel so that weights are alike in size (Nagel
-    et al., as above). It computes the same; the net itself where no layers follow so."""
-    for _ in range(2):  # pairs overlap: what one changes the next sees
+    """conv2(relu(conv1(x, w)), v)   =>   conv2(relu(conv1(x, w * s)), v / s)
+
+    The scales s, one per channel, make the weights of both layers alike in size (Nagel et al., as
+    above). The result is the same. Without such pairs, returns the net itself."""
+    for _ in range(2):  # pairs overlap: one changes the weights of the next
         for layer in net.layers:
             net = _equal_pair(net, layer.name)
     return net

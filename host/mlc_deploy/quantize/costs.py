@@ -1,9 +1,8 @@
-"""What a net costs on a target: executed instructions by layer, counted under QEMU.
+"""The cost of a net on a target: executed instructions by layer, counted under QEMU.
 
-The compiler's own plans decide how layers compute, conversions between floats and integers are
-kernels or parts of kernels, and all of them are counted. The plans' own costs would not do: they
-leave out elementwise kernels, which have no plan, and what fuses with a plan, so they miss the
-conversions that decide whether a small layer gains. No board is needed: QEMU counts.
+The compiled kernels are counted, including those that convert between floats and integers. The
+costs of plans would not do: they leave out elementwise kernels and fused operators, so they miss
+the conversions that decide whether a small layer gains. QEMU counts, so no board is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mlc_targets import Target, qemu_cpu
 from ..board.connect import connect
 from ..driver.compile import compile
 from ..driver.deploy import RUN_SECONDS
-from ..driver.deployment import described_model, layers_of
+from ..driver.deployment import described_model, fixed_shape, layers_of
 from ..driver.linked import FileName
 from ..frontend import from_onnx
 from .net import Net
@@ -28,7 +27,7 @@ EMULATED = ("aarch64", "arm")
 
 @dataclass(frozen=True)
 class Costs:
-    """Executed instructions of one run; by the name of the node that a kernel begins with."""
+    """Executed instructions of one run, by the name of each kernel's first node."""
 
     by_node: Mapping[str, int]
 
@@ -37,7 +36,7 @@ class Costs:
         return sum(self.by_node.values())
 
     def of_layers(self, net: Net, chosen: Collection[str] = ()) -> dict[str, int]:
-        """By layer, with the conversions of what chosen layers read."""
+        """The costs by layer; those of chosen layers include the conversion of their data."""
         owners = {layer.data: layer.name for layer in net.layers if layer.name in chosen}
         names = {layer.name for layer in net.layers}
         found = dict.fromkeys(names, 0)
@@ -63,7 +62,7 @@ def _owner(node: str, layers: Collection[str], owners: Mapping[str, str]) -> str
 
 
 class Meter:
-    """Counts what nets cost on a target. Raises Unreachable where QEMU is missing."""
+    """Counts the costs of nets on a target."""
 
     def __init__(
         self, target: Target, sample: Sample, session: Session, link: Sequence[FileName] = ()
@@ -71,7 +70,7 @@ class Meter:
         self.target, self.sample, self.session, self.link = target, sample, session, link
 
     def __call__(self, net: Net) -> Costs:
-        """Raises ImporterError, GraphError, and RpcError for a program that fails."""
+        """The costs of a net. Raises ImporterError, GraphError, and RpcError if the run fails."""
         shapes = {name: array.shape for name, array in self.sample.items()}
         function = from_onnx(net.proto(), shapes, converters=net.converters)
         model = compile(function, self.target, link=self.link)
@@ -79,11 +78,7 @@ class Meter:
         try:
             described = described_model(model)
             tensors = [self.session.tensor(self.sample[p.name]) for p in described.inputs]
-            sizes = [tuple(n for n in p.shape if isinstance(n, int)) for p in described.outputs]
-            results = [
-                self.session.empty(size, p.dtype)
-                for size, p in zip(sizes, described.outputs, strict=True)
-            ]
+            results = [self.session.empty(fixed_shape(p), p.dtype) for p in described.outputs]
             ran = module.entry.profile(*tensors, *results, threads=1, timeout=RUN_SECONDS)
         finally:
             module.close()
@@ -96,14 +91,14 @@ class Meter:
 
 
 def meter(target: Target, sample: Sample, link: Sequence[FileName] = ()) -> Meter:
-    """A meter on an emulated CPU of the target's; link as `compile` takes it. Raises Unreachable,
-    TargetError."""
+    """A meter on the target's emulated CPU; link: as `compile` takes it. Raises Unreachable if QEMU
+    is missing, TargetError."""
     session = connect(f"qemu://{qemu_cpu(target)}", machine=target.arch)
     return Meter(target, sample, session, link)
 
 
 def counted(target: Target) -> bool:
-    """Whether a target's instructions are counted: ARM's are."""
+    """Whether QEMU counts the target's instructions: it does for ARM."""
     return target.arch in EMULATED
 
 
@@ -112,10 +107,10 @@ def within_cost(
     before: Costs,
     chosen: frozenset[str],
 ) -> tuple[frozenset[str], Costs]:  # fmt: skip
-    """The layers of `chosen` for which integers cost less, and what the net then costs.
+    """The layers of `chosen` that cost less in integers, and the costs of that net.
 
-    form makes a net of the layers that are to be integers. Layers that cost more than they did
-    become float, as long as the whole net costs less for it.
+    form makes a net with the given layers in integers. Layers that cost more than before become
+    float, as long as this makes the whole net cheaper.
     """
     costs = measure(form(chosen))
     was = before.of_layers(net)

@@ -1,4 +1,4 @@
-"""Data to calibrate with: from files, folders, images or a function to runs of the model."""
+"""Calibration data: makes runs of the model from files, folders, images or a function."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ARRAYS = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class Data:
-    """runs: the inputs of each, by name; labels: the right classes of all runs, where they are
-    known; preprocess: what became of images, with all that was not said."""
+    """runs: the inputs of each, by name; labels: the right classes of all runs, if known;
+    preprocess: that of images, defaults included."""
 
     runs: tuple[Sample, ...] = ()
     labels: Array | None = None
@@ -38,7 +38,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the model; None for an extent that it leaves open."""
+    """An input of the model; an open extent is None."""
 
     name: str
     dtype: str
@@ -52,8 +52,8 @@ class Input:
 def inputs_of(
     net: Net, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
 ) -> tuple[Input, ...]:
-    """The model's inputs, with extents that are given by name. Raises ShapeError for names that
-    the model has not."""
+    """The model's inputs, with the given shapes and dimensions. Raises ShapeError for names that
+    the model lacks."""
     refuse_unknown_inputs(shapes, [i.name for i in net.inputs], "model", "the model")
     refuse_unknown_dims(dims, [declared_shape(i, "the model") for i in net.inputs], "the model")
     found = []
@@ -76,9 +76,8 @@ def samples_of(
     dims: Mapping[str, int],
     labels: Array | None = None,
 ) -> Data:
-    """At most so many runs, with their labels: those that are given, or else the data's own. Labels
-    of all runs in the data are cut to the runs taken. Raises InputError.
-    """
+    """At most `most` runs, with their labels: the given ones, else the data's own. Labels of all
+    runs are cut to those of the runs taken. Raises InputError."""
     inputs = inputs_of(net, shapes, dims)
     if isinstance(source, (str, Path)):
         made = _of_path(inputs, str(source), preprocess)
@@ -109,7 +108,7 @@ def samples_of(
 
 @dataclass(frozen=True)
 class _Made:
-    """where: what the runs come from; count: how many there are, where it is known."""
+    """where: the source of the runs; count: how many there are, if known."""
 
     runs: Iterator[Sample]
     where: str
@@ -176,12 +175,12 @@ def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) ->
 
 
 def _of_images(of: Input, paths: Sequence[Path], how: Preprocess) -> _Made:
-    """A run for each image, or for as many as the model takes at once."""
+    """A run for each image, or for each batch if the model takes several at once."""
     together = of.shape[0] or 1
     how = settled(how, of.shape)
 
     def runs() -> Iterator[Sample]:
-        for begin in range(0, len(paths) - together + 1, together):  # all might not fit into memory
+        for begin in range(0, len(paths) - together + 1, together):  # all may not fit into memory
             read = [_image(of, path, how) for path in paths[begin : begin + together]]
             yield {of.name: np.concatenate(read)}
 
@@ -197,7 +196,7 @@ def _of_images(of: Input, paths: Sequence[Path], how: Preprocess) -> _Made:
 
 
 def _image(of: Input, path: Path, how: Preprocess) -> Array:
-    """An image as [1, …]. Raises InputError where it is not as the model takes it."""
+    """An image as [1, …]. Raises InputError if it does not fit the model's input."""
     x = read_image(path, how)
     if any(wanted not in (None, n) for wanted, n in zip(of.shape[1:], x.shape[1:], strict=True)):
         raise InputError(
@@ -209,7 +208,7 @@ def _image(of: Input, path: Path, how: Preprocess) -> Array:
 
 
 def _loaded(inputs: Sequence[Input], path: Path) -> dict[str, Array]:
-    """The arrays of a file: of an .npy for the only input."""
+    """The arrays of a file; the array of an .npy is for the only input."""
     try:
         with npy.opened(path) as loaded:
             if isinstance(loaded, npy.Arrays):
@@ -228,7 +227,7 @@ def _loaded(inputs: Sequence[Input], path: Path) -> dict[str, Array]:
 
 
 def _of_arrays(inputs: Sequence[Input], arrays: Mapping[str, Array], where: str) -> _Made:
-    """Runs of arrays that hold one run or several."""
+    """The runs in arrays, which hold one run or several."""
     names = [name for name in arrays if name not in (LABEL, "index")]
     if len(inputs) == 1 and inputs[0].name not in arrays and len(names) == 1:
         arrays = {
@@ -255,7 +254,7 @@ def _of_arrays(inputs: Sequence[Input], arrays: Mapping[str, Array], where: str)
 
 
 def _of_many(inputs: Sequence[Input], given: Iterable[Any], where: str) -> _Made:
-    """Runs that somebody gives one by one: by name, in order, or the only input's array."""
+    """Runs given one by one: arrays by name, in order, or the only input's array."""
 
     def runs() -> Iterator[Sample]:
         for number, each in enumerate(given, 1):
@@ -272,7 +271,7 @@ def _of_many(inputs: Sequence[Input], given: Iterable[Any], where: str) -> _Made
 
 
 def _called(file: Path, name: str, where: str) -> Iterable[Any]:
-    """What a function of a Python file gives. The file is run. Raises InputError."""
+    """Runs a Python file and yields what its function yields. Raises InputError."""
     mend = f'python -c \'import runpy; list(runpy.run_path("{file}")["{name}"]())\''
     try:
         source = file.read_bytes()
@@ -300,7 +299,7 @@ def _called(file: Path, name: str, where: str) -> Iterable[Any]:
 
 
 def _runs_of(of: Input, array: Array, where: str) -> list[Array]:
-    """The runs that an array holds for an input: itself, one without its first axis of 1, or many
+    """The runs that an array holds for an input: one, one without its first axis of 1, or many
     along the first axis. Raises InputError."""
     array = _of_dtype(of, array, where)
     rank = len(of.shape)
@@ -338,7 +337,7 @@ def _runs_of(of: Input, array: Array, where: str) -> list[Array]:
 
 
 def _of_dtype(of: Input, array: Array, where: str) -> Array:
-    """The array in the input's dtype: floats of another size, integers that fit."""
+    """The array in the input's dtype. Converts floats of another size, and integers that fit."""
     if array.dtype.name == of.dtype:
         return array
     wanted = np.dtype(of.dtype)

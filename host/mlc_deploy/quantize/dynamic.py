@@ -1,8 +1,8 @@
-"""Dynamic quantization: data become integers at run time, with a range found in every run.
+"""Dynamic quantization: each run finds the range of its data and makes them integers.
 
     x @ w + b   =>   cast(integers(x) @ w') * (scale of x * scales of w) + b
 
-It needs no data to calibrate with, and suits transformers, whose numbers differ from run to run.
+It needs no calibration data. It suits transformers, whose numbers differ from run to run.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Images as what a model takes: --preprocess, said once.
+"""Makes inputs of images, by --preprocess:
 
 resize=256 crop=224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225 layout=NCHW
 
 resize  HEIGHTxWIDTH, or N for the shorter side (default: the model's own height and width)
 crop    HEIGHTxWIDTH or N, from the middle (default: none)
-scale   numbers that pixels are divided by (default: 255)
-mean    subtracted then, for each channel (default: 0)
-std     divided by at last, for each channel (default: 1)
-color   RGB, BGR or GRAY (default: RGB, or GRAY where the model has one channel)
-layout  NCHW or NHWC (default: as the model's input is)
+scale   pixels are first divided by it (default: 255)
+mean    is then subtracted, per channel (default: 0)
+std     divides the result, per channel (default: 1)
+color   RGB, BGR or GRAY (default: RGB, or GRAY for a model with one channel)
+layout  NCHW or NHWC (default: the layout of the model's input)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EXAMPLE = "--preprocess 'resize=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What becomes of an image. resize: (height, width), one number for the shorter side, or None;
-    crop: (height, width) or None."""
+    """The preprocessing of images. resize: (height, width), one number for the shorter side, or
+    None; crop: (height, width) or None."""
 
     resize: tuple[int, ...] | None = None
     crop: tuple[int, int] | None = None
@@ -44,7 +44,7 @@ class Preprocess:
     layout: str | None = None
 
     def __str__(self) -> str:
-        """As `parse` reads it, with all that is known."""
+        """The text that `parse` reads, with all known entries."""
         numbers = {"scale": (self.scale,), "mean": self.mean, "std": self.std}
         said = {
             "resize": "x".join(map(str, self.resize or ())),
@@ -57,7 +57,7 @@ class Preprocess:
 
 
 def settled(how: Preprocess, shape: Sequence[int | None]) -> Preprocess:
-    """With what is not said, as it follows from the shape of the model's input."""
+    """The preprocessing with missing entries filled in from the shape of the model's input."""
     layout = how.layout or _layout(shape)
     height, width, channels = (shape[layout.index(axis)] for axis in "HWC")
     color = how.color or ("GRAY" if channels == 1 else "RGB")
@@ -66,7 +66,7 @@ def settled(how: Preprocess, shape: Sequence[int | None]) -> Preprocess:
 
 
 def parse(text: str) -> Preprocess:
-    """Raises InputError for text of another form."""
+    """The preprocessing that a text says. Raises InputError for text of another form."""
     found: dict[str, Any] = {}
     for part in text.replace(";", " ").split():
         key, equals, value = part.partition("=")
@@ -82,7 +82,7 @@ def parse(text: str) -> Preprocess:
 
 
 def _value(key: str, text: str) -> Any:
-    """Raises ValueError."""
+    """The value of an entry. Raises ValueError."""
     match key:
         case "resize" | "crop":
             sizes = tuple(int(n) for n in text.split("x"))
@@ -115,7 +115,7 @@ def read_image(path: Path, how: Preprocess) -> Array:
     try:
         with Image.open(path) as opened:
             image = opened.convert("L" if how.color == "GRAY" else "RGB")
-    except Exception as error:  # of damaged files, whatever Pillow's readers raise
+    except Exception as error:  # Pillow's readers raise anything for damaged files
         raise InputError(
             f"this is no image that can be read: {' '.join(str(error).split())[:120]}",
             where=str(path),

@@ -1,10 +1,10 @@
-"""The int8 form of chosen layers: QuantizeLinear and DequantizeLinear around their data, integer
+"""The int8 form of chosen layers: QuantizeLinear and DequantizeLinear on their data, integer
 weights with a scale per output, integer biases.
 
     layer(x, w, b)   =>   layer(dequantize(quantize(x)), dequantize(w'), dequantize(b'))
 
-Whatever else reads x reads the same dequantized numbers, so that x is stored as integers alone.
-What the layer gives is left as it is: the pair behind it is the next layer's.
+All readers of x read the dequantized numbers, so that x is stored only as integers. The layer's
+result is unchanged: the next layer quantizes its own data.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .net import Array, Layer, Net, renamed, with_inputs
 from .ranges import Range
 
 NARROW = 127  # the largest integer of a weight: symmetric, and two products fit into 16 bits
-MOST_BIAS = 1 << 30  # of int32: a sum has room beside it
+MOST_BIAS = 1 << 30  # leaves room for the sum in int32
 
 
 def integer_weights(layer: Layer, least: Array | None = None) -> tuple[Array, Array]:
-    """Weights as int8, and a float32 scale for each output; least: what scales may not be below."""
+    """Weights as int8, and a float32 scale for each output. least: lower bounds of the scales."""
     others = tuple(a for a in range(layer.weights.ndim) if a != layer.axis)
     top = np.abs(layer.weights).max(axis=others)
     scales = np.where(top > 0, top / NARROW, 1).astype(np.float32)
@@ -34,7 +34,7 @@ def integer_weights(layer: Layer, least: Array | None = None) -> tuple[Array, Ar
 
 
 def rounded_weights(layer: Layer) -> Array:
-    """The weights as the integers keep them."""
+    """The weights rounded to their integers."""
     q, scales = integer_weights(layer)
     return q.astype(np.float32) * _along(layer, scales)
 
@@ -52,7 +52,7 @@ def in_integers(
     biases: Mapping[str, Array] | None = None,
 ) -> Net:
     """The net with the chosen layers in int8. ranges: of the tensors that they read, by name.
-    biases: by layer, in place of the layer's own."""
+    biases: by layer, instead of the layer's own."""
     layers = {layer.name: layer for layer in net.layers if layer.name in chosen}
     constants = dict(net.constants)
     pairs: dict[str, list[NodeProto]] = {}
@@ -96,12 +96,12 @@ def _integer_layer(
     bias: Array | None,
     constants: dict[str, Array],
 ) -> tuple[list[NodeProto], NodeProto]:
-    """What makes the layer's constants, and the layer."""
+    """The nodes that dequantize the layer's constants, and the layer."""
     outputs = layer.weights.shape[layer.axis]
     least = None
     if bias is not None:
         bias = np.broadcast_to(bias.reshape(-1), (outputs,)).astype(np.float64)
-        least = np.abs(bias) / MOST_BIAS / float(data.scale)  # sums hold the bias as an integer
+        least = np.abs(bias) / MOST_BIAS / float(data.scale)  # the integer bias is part of the sum
     q, scales = integer_weights(layer, least)
     first, w = _dequantized(net, f"{layer.name}.weights", q, scales, layer.axis, constants)
     inputs, before = [node.input[0], w], [first]

@@ -1,7 +1,7 @@
-"""An ONNX model as quantization sees it: nodes in order, constants by name, layers by name.
+"""An ONNX model for quantization: nodes in order, constants by name, layers.
 
-A Net is rebuilt, never edited. `proto` gives it back as a file's message, with all that was read
-beside the graph's nodes and constants unchanged.
+A Net is rebuilt, never edited. `proto` makes an ONNX message of it; everything but the graph's
+nodes and constants is as it was read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from ..frontend.onnx_node import Converter
 Array = NDArray[Any]
 
 STANDARD = ("", "ai.onnx")
-WEIGHTS = 1  # the place of weights among a layer's inputs, and of its bias
-BIAS = 2
+WEIGHTS, BIAS = 1, 2  # their places among a layer's inputs
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A node that multiplies data by constant weights. axis: of the weights, counts the outputs;
-    channel: the axis of the result that counts them, from the end where it is negative."""
+    """A node that multiplies data by constant weights. axis: the axis of the weights that counts
+    the outputs; channel: the axis of the result that counts them (negative: from the end)."""
 
     node: NodeProto
     weights: Array
@@ -46,14 +45,14 @@ class Layer:
 
     @property
     def bias(self) -> str:
-        """The constant that is added, "" where there is none."""
+        """The constant that is added; "" if there is none."""
         return str(self.node.input[BIAS]) if len(self.node.input) > BIAS else ""
 
 
 @dataclass(frozen=True)
 class Net:
-    """The nodes and constants of a model; `source` holds everything else. converters: of its
-    operators that are the user's, as from_onnx takes them."""
+    """The nodes and constants of a model; `source` holds everything else. converters: for the
+    user's own operators, as from_onnx takes them."""
 
     source: ModelProto
     nodes: tuple[NodeProto, ...]
@@ -107,7 +106,7 @@ class Net:
         return made
 
     def fresh(self, name: str, taken: Iterable[str] = ()) -> str:
-        """A name like this one that no tensor has."""
+        """The name, or one like it if a tensor has it."""
         used = {*self.constants, *self.makers, *(i.name for i in self.inputs), *taken}
         found, n = name, 1
         while found in used:
@@ -115,7 +114,7 @@ class Net:
         return found
 
     def with_(self, nodes: Sequence[NodeProto], constants: Mapping[str, Array]) -> Net:
-        """Of other nodes; constants that nobody reads are left out."""
+        """The net with other nodes and constants; unread constants are left out."""
         read = {name for node in nodes for name in node_inputs(node)} | set(self.outputs)
         kept = {name: array for name, array in constants.items() if name in read}
         return replace(self, nodes=tuple(nodes), constants=kept)
@@ -126,7 +125,7 @@ def to_tensor(name: str, array: Array) -> TensorProto:
 
 
 def node_inputs(node: NodeProto) -> list[str]:
-    """The tensors that a node reads, within its branches and loops too."""
+    """The tensors that a node reads, also in its branches and loops."""
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
@@ -141,7 +140,7 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 
 
 def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """The node with other names of the tensors that it reads, in branches and loops too."""
+    """The node with the tensors that it reads renamed, also in branches and loops."""
     if not any(name in names for name in node_inputs(node)):
         return node
     copy = NodeProto()
@@ -163,7 +162,7 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
 
 
 def with_inputs(node: NodeProto, inputs: Sequence[str], **changed: Any) -> NodeProto:
-    """The node, reading other tensors; attributes that change are given by name."""
+    """The node with other inputs. changed: attributes with other values; None removes one."""
     copy = NodeProto()
     copy.CopyFrom(node)
     copy.ClearField("input")

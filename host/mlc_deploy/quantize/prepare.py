@@ -1,7 +1,7 @@
-"""The float model in the form that is quantized: constants are initializers, scales and shifts that
-follow a layer are part of its weights, and every node has a name of its own.
+"""Prepares the float model: constants become initializers, scales and shifts behind a layer become
+part of its weights, and every node gets a unique name.
 
-It computes what the model computes, but for the rounding of floats.
+The result is the same, except for the rounding of floats.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHERS = {
     ".tflite": "the model as it is: int8 .tflite files are made by TensorFlow's converter",
     ".pt2": "torch.onnx.export, and the .onnx file",
 }
-MOST_FOLDED = 1 << 22  # elements of a constant that is computed here
+MOST_FOLDED = 1 << 22  # elements of the inputs of a node that is folded
 KEPT = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "ConstantOfShape")
 
 
@@ -47,9 +47,9 @@ def read(
     shapes: Mapping[str, Sequence[int]] | None = None,
     converters: Mapping[str, Converter] | None = None,
 ) -> Net:
-    """The model, of at least that opset, with constants as initializers and names for all nodes.
-    values makes inputs constants, of the shapes that are given or declared. Raises ImporterError.
-    """
+    """The model in at least this opset, with constants as initializers and names for all nodes.
+    values: inputs to make constants; shapes: theirs, if not the declared ones. Raises
+    ImporterError."""
     where, folder = "the model", Path()
     if isinstance(model, (str, Path)):
         where, folder = str(model), Path(model).parent
@@ -76,7 +76,7 @@ def read(
 
 
 def _refuse_narrow_floats(proto: ModelProto, where: str) -> None:
-    """Raises ImporterError: a Net's constants are arrays, and numpy has no such types."""
+    """Raises ImporterError for types that numpy lacks: a Net's constants are arrays."""
     values = (attributes(node).get("value") for node in proto.graph.node
               if node.op_type == "Constant")  # fmt: skip
     for tensor in (*proto.graph.initializer, *(v for v in values if v is not None)):
@@ -108,7 +108,7 @@ def _with_own_data(proto: ModelProto, where: str, folder: Path) -> ModelProto:
 def _converted(proto: ModelProto, opset: int, where: str) -> ModelProto:
     try:
         return version_converter.convert_version(proto, opset)
-    except Exception as error:  # whatever the converter throws, often a RuntimeError of C++
+    except Exception as error:  # the converter raises anything, often a RuntimeError of C++
         raise ImporterError(
             f"the model cannot be brought to opset {opset}: {' '.join(str(error).split())[:200]}",
             where=where,
@@ -117,7 +117,7 @@ def _converted(proto: ModelProto, opset: int, where: str) -> ModelProto:
 
 
 def _constants(proto: ModelProto, known: Mapping[str, Array], where: str) -> Net:
-    """Of the model's constants, and `known` inputs as such."""
+    """The net of a model, whose `known` inputs become constants."""
     constants = {t.name: to_array(t, where) for t in proto.graph.initializer} | dict(known)
     nodes: list[NodeProto] = []
     outputs = {o.name for o in proto.graph.output}
@@ -136,7 +136,7 @@ def _constants(proto: ModelProto, known: Mapping[str, Array], where: str) -> Net
 
 
 def _named(net: Net) -> Net:
-    """Names are unique, and no node is without."""
+    """The net with a unique name for every node."""
     seen: set[str] = set()
     nodes: list[NodeProto] = []
     for node in net.nodes:
@@ -155,7 +155,7 @@ def _named(net: Net) -> Net:
 
 
 def _without_identities(net: Net) -> Net:
-    """Identity   =>   its input, where that is no output of the model"""
+    """Identity   =>   its input, unless its result is an output of the model"""
     names: dict[str, str] = {}
     kept: list[NodeProto] = []
     for node in net.nodes:
@@ -168,7 +168,7 @@ def _without_identities(net: Net) -> Net:
 
 
 def _folded_constants(net: Net) -> Net:
-    """f(constants)   =>   its value, by onnx's own reference"""
+    """f(constants)   =>   its value, by onnx's reference evaluator"""
     constants = dict(net.constants)
     kept: list[NodeProto] = []
     imports = [onnx.helper.make_opsetid("", net.opset)]
@@ -183,7 +183,7 @@ def _folded_constants(net: Net) -> Net:
         try:
             evaluator = ReferenceEvaluator(_alone(node, constants, imports))
             values = evaluator.run(None, {})
-        except Exception:  # the reference does not know the operator: it stays as it is
+        except Exception:  # the evaluator does not know the operator
             kept.append(node)
             continue
         for name, value in zip((o for o in node.output if o), values, strict=True):
@@ -205,16 +205,16 @@ def _alone(
 
 
 def _folded_layers(net: Net) -> Net:
-    """layer(x, w) * s + b   =>   layer(x, w * s) + b, as the layer's own bias"""
+    """layer(x, w) * s + b   =>   layer(x, w * s, b)"""
     while (folded := _folded_once(net)) is not None:
         net = folded
     return net
 
 
 def _folded_once(net: Net) -> Net | None:
-    """The net with every node folded that stands right behind a layer; None where none does."""
+    """The net with the scales and shifts right behind layers folded; None if there are none."""
     constants = dict(net.constants)
-    made: dict[str, NodeProto] = {}  # layers anew, by the name of what they make
+    made: dict[str, NodeProto] = {}  # folded layers, by their former result
     gone: dict[str, str] = {}
     by_output = {layer.node.output[0]: layer for layer in net.layers}
     for node in net.nodes:
@@ -253,7 +253,7 @@ def _folded_once(net: Net) -> Net | None:
 def _scale_and_shift(
     node: NodeProto, source: str, weights: Array, axis: int, net: Net
 ) -> tuple[Array, Array] | None:
-    """What a node multiplies every channel of a layer's result by, and adds to it; None where it
+    """The factor and summand that a node applies to each channel of a layer's result; None if it
     does something else."""
     outputs = weights.shape[axis]
     one, none = np.ones(outputs, np.float64), np.zeros(outputs, np.float64)
@@ -287,7 +287,7 @@ def _scale_and_shift(
 
 
 def _per_channel(value: Array, outputs: int, spatial: int) -> Array | None:
-    """A constant that broadcasts along the channels alone, as one number for each of them."""
+    """A constant that varies only by channel, as one number for each channel; None for others."""
     if value.dtype != np.float32:
         return None
     if value.size == 1 and value.ndim <= spatial + 2:

@@ -1,7 +1,7 @@
-"""From a tensor's numbers to the range of its 256 integers.
+"""Finds ranges for a tensor's 256 integers.
 
-Four rules propose ranges. min/max loses nothing and is coarse where a few numbers lie far out. The
-others cut: a percentile of the numbers; the least squared error of rounding and cutting; the least
+Four rules propose ranges. min/max cuts nothing, and is coarse if a few numbers lie far out. The
+others cut: at a percentile; at the least squared error of rounding and cutting; at the least
 divergence between the distributions before and after (Migacz, "8-bit Inference with TensorRT",
 GTC 2017).
 """
@@ -15,17 +15,17 @@ import numpy as np
 
 from .net import Array
 
-KEPT = 1 << 17  # numbers of a tensor that are looked at; all count for the least and the largest
+KEPT = 1 << 17  # numbers of a tensor that are kept; all count for min/max
 PERCENTILE = 99.99
-SHRUNK = np.linspace(0.25, 1.0, 31)  # shares of the range that are tried
-BINS = 2048  # of a histogram, as TensorRT's calibration by entropy has
+SHRUNK = np.linspace(0.25, 1.0, 31)  # shares of the range to try
+BINS = 2048  # of a histogram, as in TensorRT's calibration by entropy
 LEVELS = 256
 MINMAX, CUT, LEAST_ERROR, LEAST_DIVERGENCE = RULES = ("min/max", "percentile", "mse", "entropy")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from low to high, of which 0 is one; rule: what proposed it."""
+    """Numbers from low to high, including 0; rule: the one that proposed it."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Range:
         return np.int8(np.clip(np.rint(-128 - self.low / float(self.scale)), -128, 127))
 
     def rounded(self, x: Array) -> Array:
-        """x as the integers keep it."""
+        """x rounded to the integers."""
         zero = np.float32(self.zero)
         q = np.clip(np.rint(x / self.scale) + zero, -128, 127)
         return ((q - zero) * self.scale).astype(np.float32)
@@ -51,7 +51,7 @@ class Range:
 
 @dataclass
 class Seen:
-    """What a tensor's numbers were, gathered run by run."""
+    """Numbers of a tensor, gathered run by run."""
 
     low: float = 0.0
     high: float = 0.0
@@ -59,12 +59,12 @@ class Seen:
     parts: list[Array] = field(default_factory=list)
 
     def add(self, x: Array, share: int) -> None:
-        """share: how many numbers of this run are kept."""
+        """Adds the numbers of a run, of which at most `share` are kept."""
         if not x.size:
             return
         self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
         flat = x.reshape(-1)
-        if flat.size > share:  # by a drawing that is the same every time
+        if flat.size > share:  # a seeded sample, the same every time
             flat = flat[np.random.default_rng(self.runs).integers(0, flat.size, share)]
         self.parts.append(flat.astype(np.float32))
         self.runs += 1
@@ -75,7 +75,7 @@ class Seen:
 
 
 def proposals(seen: Seen) -> list[Range]:
-    """The ranges that the four rules propose, min/max first, each once."""
+    """The distinct ranges that the four rules propose, min/max first."""
     whole = Range(seen.low, seen.high)
     x = seen.numbers
     if whole.high == whole.low:
@@ -99,8 +99,8 @@ def _percentile(x: Array) -> tuple[float, float]:
 
 
 def _least_error(x: Array, whole: Range) -> tuple[float, float]:
-    """The range whose rounding and cutting have the least squared error; the sides shrink alike,
-    and then each by itself."""
+    """The range with the least squared error of rounding and cutting. Both sides shrink together,
+    then each alone."""
 
     def error(low: float, high: float) -> float:
         return float(np.mean(np.square(Range(low, high).rounded(x) - x, dtype=np.float64)))
@@ -115,7 +115,7 @@ def _least_error(x: Array, whole: Range) -> tuple[float, float]:
 
 
 def _least_divergence(x: Array, whole: Range) -> tuple[float, float]:
-    """The range whose 256 levels keep most of what the histogram says."""
+    """The range whose 256 levels are nearest to the histogram."""
     counts, edges = np.histogram(x, BINS, (whole.low, whole.high))
     counts = counts.astype(np.float64)
     zero = int(np.searchsorted(edges, 0.0, "right")) - 1
@@ -133,8 +133,8 @@ def _least_divergence(x: Array, whole: Range) -> tuple[float, float]:
 
 
 def _divergence(counts: Array, left: int, right: int) -> float:
-    """Kullback and Leibler's, of the bins from left to right with what lies outside put into the
-    outermost, from the same in 256 levels."""
+    """The Kullback-Leibler divergence between the bins from left to right, whose outermost get the
+    counts outside, and the same bins in 256 levels."""
     kept = counts[left:right].copy()
     inside = kept.copy()
     kept[0] += counts[:left].sum()

@@ -1,4 +1,4 @@
-"""Runs of a net by the reference evaluator: what its tensors are for given inputs."""
+"""Runs a net by the reference evaluator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sample = Mapping[str, Array]  # the inputs of one run, by name
 
 
 def run(net: Net, samples: Iterable[Sample], tapped: Sequence[str] = ()) -> Iterator[Sample]:
-    """The outputs of each run by name, and the tensors that are `tapped`. Raises ImporterError."""
+    """The outputs of each run, and its `tapped` tensors, by name. Raises ImporterError."""
     proto = net.proto(tapped)
     functions: dict[tuple[tuple[int, ...], ...], Function] = {}
     for sample in samples:
@@ -43,13 +43,13 @@ def _function(proto: ModelProto, sample: Sample, converters: Mapping[str, Conver
 
 
 def _open(proto: ModelProto) -> bool:
-    """Whether the model leaves extents of its inputs to the data."""
+    """Whether inputs of the model have open extents."""
     shapes = (i.type.tensor_type.shape for i in proto.graph.input)
     return any(not dim.dim_value for shape in shapes for dim in shape.dim)
 
 
 def alone(net: Net, layer: Layer, x: Array, weights: Array) -> Array:
-    """What a layer makes of data with these weights, without its bias."""
+    """The result of a layer for data x with these weights, without its bias."""
     outputs = weights.shape[layer.axis]
     inputs = ["x", "w"]
     constants = {"w": weights}

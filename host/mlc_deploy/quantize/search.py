@@ -1,8 +1,7 @@
-"""Which layers become integers: all that the budget and the target's costs allow.
+"""Chooses the layers that become integers: as many as the budget allows.
 
-Sensitivity is measured: a layer's is the error of the model's outputs when it alone is int8. If
-all together break the budget, the most sensitive stay float: the fewest that keep it, found by
-halving.
+A layer's sensitivity is measured: the error of the model's outputs if only this layer is int8. If
+all layers together break the budget, the most sensitive stay float. Halving finds how few suffice.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from .agreement import Judge
 from .net import Net
 from .run import Sample, run
 
-PROBED = 8  # runs by which sensitivities are measured
+PROBED = 8  # runs to measure sensitivities
 
 
 @dataclass(frozen=True)
 class Found:
-    """The chosen layers, what the model scores with them, and what is known of sensitivities."""
+    """The chosen layers, the model's score with them, and the known sensitivities."""
 
     chosen: frozenset[str]
     score: float
@@ -34,8 +33,8 @@ def within_budget(
     least: float,
     known: Mapping[str, float] | None = None,
 ) -> Found:
-    """The largest part of `chosen` with which the model scores at least `least`; perhaps none.
-    known: sensitivities that an earlier search with this form measured."""
+    """The largest part of `chosen`, maybe none, with which the model scores at least `least`.
+    known: sensitivities from an earlier search with this form."""
 
     def score(layers: Collection[str]) -> float:
         return judge.score(list(run(form(layers), samples)))

@@ -1,7 +1,7 @@
-"""Weights alone as small integers: int8 or int4, with a scale for each block of 32.
+"""Stores only weights as small integers: int8 or int4, with a scale for each block of 32.
 
-Layers compute in floats; the model is smaller, and reads less memory. Blocks run along what is
-summed up. Two forms: ONNX's DequantizeLinear with blocks, from opset 21 on, and onnxruntime's
+Layers compute in floats; the model is smaller and reads less memory. Blocks run along the summed
+axis. There are two forms: ONNX's DequantizeLinear with blocks, from opset 21 on, and onnxruntime's
 MatMulNBits.
 """
 
@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, helper
 from .net import STANDARD, Array, Layer, Net, with_inputs
 
 BLOCK = 32  # weights with one scale
-BLOCKS_OPSET = 21  # the first with scales of blocks
+BLOCKS_OPSET = 21  # the first with a scale per block
 CONTRIBUTED = "com.microsoft"
 
 
@@ -38,8 +38,8 @@ def narrow_weights(net: Net, chosen: Collection[str], bits: int, matmul_nbits: b
 
 def blocks(w: Array, bits: int) -> tuple[Array, Array]:
     """Weights [k, n] as integers [blocks, 32, n] and scales [blocks, n]; zeros fill the last block.
-    The number of largest size is the least integer, of which there is one more than of the
-    greatest."""
+    The weight of largest magnitude becomes the most negative integer, since the negative side has
+    one level more."""
     k, n = w.shape
     count = -(-k // BLOCK)
     padded = np.zeros((count * BLOCK, n), np.float32)
@@ -85,7 +85,7 @@ def _dequantized(net: Net, layer: Layer, bits: int, constants: dict[str, Array])
 def _matmul_nbits(
     net: Net, layer: Layer, bits: int, constants: dict[str, Array]
 ) -> list[NodeProto]:
-    """layer(x, w)   =>   MatMulNBits(x, w', scales); unsigned integers, by rows of outputs"""
+    """layer(x, w)   =>   MatMulNBits(x, w', scales), with unsigned integers, a row per output"""
     w = _matrix(layer)
     q, scales = blocks(w, bits)
     unsigned: Array = (q.astype(np.int16) + (1 << (bits - 1))).astype(np.uint8).transpose(2, 0, 1)
@@ -110,7 +110,7 @@ def _matmul_nbits(
 
 
 def _importing(net: Net, domain: str) -> Net:
-    """The net with a domain of operators among those that it names."""
+    """The net with a domain among its opset imports."""
     assert domain not in STANDARD
     if all(o.domain != domain for o in net.source.opset_import):
         source = type(net.source)()

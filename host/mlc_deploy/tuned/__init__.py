@@ -1,9 +1,9 @@
-"""What tuning found, as compiling uses it: tune/ writes it.
+"""The results of tuning, for the compiler; tune/ writes them.
 
-measured   what came of a candidate
-database   what was measured, in a file that survives anything
-apply      kernels with the traces that a database has for them
-layouts    the layouts that a database knows for a model
+measured   the result of a candidate
+database   the file of results
+apply      gives kernels the traces of a database
+layouts    the layouts that a database has for a model
 """
 
 from .apply import Tuned, applicable, tuned

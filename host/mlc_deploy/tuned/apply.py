@@ -1,4 +1,4 @@
-"""Compiling with what was found: kernels take the trace that the database has for them."""
+"""Gives kernels the best traces that a database has for them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .database import Database, Record, existing
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The kernels of a program; those in `found` with their record's trace. `notes` name records
-    that could not be used, and what is wrong with the database's file."""
+    """The kernels of a program; those in `found` have their record's trace. `notes` name records
+    that cannot be used, and damage in the database's file."""
 
     sources: Mapping[str, KernelSource]
     found: Mapping[str, Record]
@@ -28,8 +28,8 @@ class Tuned:
 def tuned(
     sources: Mapping[str, KernelSource], target: Target, database: Database | str | Path
 ) -> Tuned:
-    """Kernels by name, with the database's best trace for the target where it has one. Raises
-    TuneError where there is no database, or one that cannot be read."""
+    """Kernels by name; each gets the database's best trace for the target, if it has one. Raises
+    TuneError if the database is missing or cannot be read."""
     database = existing(database)
     notes = list(database.notes)
     found: dict[str, Record] = {}
@@ -53,8 +53,8 @@ def tuned(
 def applicable(
     records: Iterable[Record], func: PrimFunc, skipped: list[str] | None = None
 ) -> Iterator[tuple[Record, Schedule]]:
-    """Records with the schedules of `func` that they are of. Those whose traces give none, or
-    another than was measured, are left out: `skipped` is told why."""
+    """Records with the schedules of `func` that their traces give. A record whose trace fails, or
+    gives another program than was measured, is left out, and `skipped` gets the reason."""
     for record in records:
         sch = Schedule(func)
         try:
@@ -71,7 +71,7 @@ def applicable(
 
 
 def _nothing(target: Target, database: Database) -> str:
-    """Why a database has no kernel."""
+    """Why a database has no record for any kernel."""
     if not len(database):
         return f"{database.path or 'the database'} has no results; try: mlc-deploy tune, with it"
     targets = sorted({record.target for record in database.records})

@@ -1,21 +1,22 @@
-"""What was measured, in a file that is only ever appended to, and that survives kills and merges.
+"""The results of tuning, in a file that is only appended to and survives kills and merges.
 
-A file of JSON lines, each an object with the digest of the rest of it in "check" and the version of
-its form in "v". There are four kinds:
+Each line is a JSON object, with a digest of its other entries in "check" and its version in "v".
+There are four kinds:
 
     workload   name (its structural hash), text: the program, as `from_script` takes it
     result     task (a name for people), workload, target, board (mlc_deploy.tune.runner's
-               fingerprint of it), objective, run (which search it belongs to), program (structural
-               hash of the scheduled program), trace, final (whether it was measured once more among
-               the best), and what `Measured` has: verdict, seconds, instructions, timing, message
+               fingerprint of it), objective, run (the search it belongs to), program (structural
+               hash of the scheduled program), trace, final (whether it was measured again among
+               the best), and the fields of `Measured`: verdict, seconds, instructions, timing,
+               message
     plan       model (tuned.layouts' digest of it), name, target, board, objective, layouts (as
-               graph.layouts has them: what the layers of the model computed in was chosen so), cost
-    run        run: a search of that name began here, and may know what stands before
+               graph.layouts has them: those chosen for the model's layers), cost
+    run        run: a search of that name began here and knows the lines before
 
-A line counts when it is whole and on the disk. Of a program that was measured twice the later
-result counts. Lines that are damaged, or hold what no measurement gives, are skipped, and named in
-`notes`; a last line without its end is removed by whoever writes next. Processes that write to one
-file wait for each other.
+A line counts once it is whole and on the disk. If a program was measured twice, the later result
+counts. Damaged lines, and values that no measurement gives, are skipped and named in `notes`. The
+next writer removes a last line without its end. Processes that write to one file wait for each
+other.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ KINDS = ("workload", "result", "plan", "run")
 BEGINNING = b'{"check":"'  # of a line
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
-# What traces consist of, the commonest last: with it, zlib makes half as much of one. A Record's
-# bytes are read by the process that made them alone, so it may be changed.
+# zlib's dictionary: frequent parts of traces, the commonest last. It halves a compressed trace.
+# Only the process that made a Record reads its bytes, so WORDS may change.
 WORDS = b"""["annotate",{"at":"key":"value":true["cache_read",{"block":"index":1,\
 "scope":"global"},"b",["cache_write",{["tensorize",{"at":"intrin":"["transform_layout",\
 {"block":"buffer":"index_map":"lambda i0, i1: [i0 // 8, i1, i0 % 8]"["compute_inline",\
@@ -73,7 +74,7 @@ Subject = tuple[str, str, str, Objective]  # workload, target, board, objective
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A result. `steps` is the trace as JSON text, kept in less memory; `trace` decodes it."""
+    """A result. `packed` is the compressed trace, `steps` its JSON text; `trace` decodes it."""
 
     task: str
     workload: str
@@ -97,12 +98,12 @@ class Record:
 
     @property
     def cost(self) -> float:
-        """Seconds or instructions of one call; inf where the candidate is no good."""
+        """Seconds or instructions of one call; inf for a bad candidate."""
         return self.measured.cost(self.objective)
 
     @property
     def subject(self) -> Subject:
-        """Records are comparable when this is the same."""
+        """Records are comparable if their subjects are equal."""
         return self.workload, self.target, self.board, self.objective
 
 
@@ -110,19 +111,19 @@ OBJECTIVES = get_args(Objective)
 
 
 def _rank(entry: Record | PlanRecord) -> tuple[int, float]:
-    """What was measured counts more than what was predicted, and that more than instructions."""
+    """A sort key: measured times come before predicted ones, and these before instructions."""
     return OBJECTIVES.index(entry.objective), entry.cost
 
 
 def pack(steps: str) -> bytes:
-    """The text of a trace, as a Record has it."""
+    """Compresses the text of a trace for a Record."""
     packer = zlib.compressobj(zdict=WORDS)
     return packer.compress(steps.encode()) + packer.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """The layouts that a tuned model computes in, and what its kernels cost together then."""
+    """The layouts of a tuned model, and the cost of all its kernels together."""
 
     model: str
     name: str
@@ -134,9 +135,9 @@ class PlanRecord:
 
 
 class Database:
-    """The results of a file, and of no file when `path` is None. Usable from one thread.
+    """The results of a file; only in memory if `path` is None. Usable from one thread.
 
-    Raises TuneError for a file that is no database, or a later version's; OSError.
+    Raises TuneError for a file that is no database, or of another version; OSError.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -147,9 +148,9 @@ class Database:
         self._workloads: dict[str, str] = {}
         self._checks: set[bytes] = set()
         self._newest: dict[Subject, dict[str, Record]] = {}
-        self._searched: dict[Subject, dict[str, Record]] = {}  # what searches were told
-        self._begun: dict[str, int] = {}  # results that were there before, by run
-        self._read_to = 0  # bytes of the file
+        self._searched: dict[Subject, dict[str, Record]] = {}  # the results that searches saw
+        self._begun: dict[str, int] = {}  # by run, the number of results before it
+        self._read_to = 0  # bytes of the file that were read
         self._line = 0
         if self.path is not None and self.path.exists():
             if not self.path.is_file():
@@ -170,8 +171,8 @@ class Database:
         board: str | None = None,
         objective: Objective | None = None,
     ) -> list[Record]:
-        """The good results of a workload, best first, one per program and board: those in seconds
-        before predicted ones, and these before those in instructions."""
+        """The good results of a workload, one per program and board, best first: measured seconds
+        before predicted ones, and these before instructions."""
         return sorted(self._good(workload, target, board, objective), key=_rank)
 
     def best(
@@ -182,7 +183,7 @@ class Database:
         board: str | None = None,
         objective: Objective | None = None,
     ) -> Record | None:
-        """The first of `query`; None where it is empty."""
+        """The first of `query`; None if it is empty."""
         return min(self._good(workload, target, board, objective), key=_rank, default=None)
 
     def _good(
@@ -195,35 +196,35 @@ class Database:
     def programs(
         self, workload: str, target: str, board: str, objective: Objective, *, final: bool = True
     ) -> dict[str, Record]:
-        """All that was tried of a subject, the bad included, by program; do not change it. Without
-        `final`, what searches were told: not that the best were measured once more, and of what is
-        measured again the first result that is good, as one that is stopped is told the same."""
+        """All results of a subject by program, bad ones included; do not change the dict. Without
+        `final`, the results that searches saw, so that a stopped search sees the same again: no
+        second measurements of the best, and of a repeated program the first good result."""
         of = self._newest if final else self._searched
         return of.get((workload, target, board, objective), {})
 
     def before(self, run: str) -> list[Record]:
-        """The results from before the run of this name, which begins now if nobody knows it. So a
-        run that was stopped knows what it knew, whatever others have added since."""
+        """The results from before the run of this name; an unknown run begins now. So a stopped
+        run continues with what it knew, whatever others have added since."""
         if run not in self._begun:
             self._write([{"kind": "run", "run": run}])
         return self.records[: self._begun[run]]
 
     def plan(self, model: str, target: str) -> PlanRecord | None:
-        """The plan of lowest cost of a model among the newest of each board, by seconds where there
-        is one; None where there is none."""
+        """The best of the newest plans that each board has for a model, ranked as in `query`; None
+        if there is none."""
         found = [p for p in self.plans if (p.model, p.target) == (model, target)]
         newest = {(p.board, p.objective): p for p in found}.values()
         return min(newest, key=_rank, default=None)
 
     def workload(self, name: str) -> PrimFunc | None:
-        """The program of a workload; None where the file does not have it, or, with a note, in a
-        form that cannot be read."""
+        """The program of a workload; None if the file lacks it or, with a note, if its text cannot
+        be read."""
         text = self._workloads.get(name)
         if text is None:
             return None
         try:
             func = from_script(text)
-        except Exception as error:  # the text may be anyone's, and anything
+        except Exception as error:  # anyone may have written the text
             why = error.what if isinstance(error, MlcError) else type(error).__name__
             del self._workloads[name]
             self._note(
@@ -235,22 +236,22 @@ class Database:
     # --------------------------------------------------------------------------------- writing
 
     def add(self, records: Iterable[Record]) -> None:
-        """Appends results. When it returns they are on the disk."""
+        """Appends results. They are on the disk when it returns."""
         self._write([_as_json(record) for record in records])
 
     def add_workload(self, func: PrimFunc) -> None:
-        """Keeps a program, so that its results can be used without the model it is from."""
+        """Adds a program, so that its results can be used without its model."""
         name = structural_hash(func)
         if name not in self._workloads:
             self._write([{"kind": "workload", "name": name, "text": str(func)}])
 
     def add_plans(self, plans: Iterable[PlanRecord]) -> None:
-        """Appends plans. When it returns they are on the disk."""
+        """Appends plans. They are on the disk when it returns."""
         self._write([_plan_as_json(plan) for plan in plans])
 
     def merge(self, other: Database | str | Path) -> int:
-        """Appends what another database, or a file, has and this one has not; how many results that
-        were. Raises TuneError where there is no such file."""
+        """Appends the lines of another database, or of a file, that this one lacks. Returns how
+        many of them are results. Raises TuneError if there is no such file."""
         other = existing(other)
         before = len(self.records)
         texts = [
@@ -262,7 +263,8 @@ class Database:
         return len(self.records) - before
 
     def _write(self, bodies: Iterable[dict[str, Any]]) -> None:
-        lines = {_check(b): b for body in bodies for b in (_versioned(body),)}
+        versioned = ({"v": VERSION, **body} for body in bodies)
+        lines = {_check(body): body for body in versioned}
         if self.path is None:
             for check, body in lines.items():
                 self._take(check, body, "in memory")
@@ -289,8 +291,8 @@ class Database:
     # --------------------------------------------------------------------------------- reading
 
     def _catch_up(self, data: bytes) -> int:
-        """Takes in what the file has from where it was read to; the bytes of a line without its
-        end, which are left for later."""
+        """Takes in `data`, the file's content behind what was read. Returns the length of a last
+        line without its end, which is left for later."""
         *lines, tail = data.split(b"\n")
         first = not self._read_to
         for line in lines:
@@ -341,7 +343,8 @@ class Database:
             self._note(f"{where}: {what}; it is skipped")
 
     def _keep(self, body: dict[str, Any]) -> None:
-        """Raises one of MALFORMED for what no writer writes, and then keeps nothing."""
+        """Takes in a line's body. Raises one of MALFORMED, and keeps nothing, for a body that no
+        writer writes."""
         _require(type(body["v"]) is int and body["kind"] in KINDS)
         if body["kind"] == "workload":
             self._workloads[_text(body["name"])] = _text(body["text"])
@@ -355,7 +358,7 @@ class Database:
         record = _from_json(body)
         self.records.append(record)
         newest = self._newest.setdefault(record.subject, {})
-        newest.pop(record.program, None)  # so that the order is that of the records
+        newest.pop(record.program, None)  # keeps the order of the records
         newest[record.program] = record
         if not record.final:
             searched = self._searched.setdefault(record.subject, {})
@@ -371,7 +374,7 @@ class Database:
 
 
 def existing(database: Database | str | Path) -> Database:
-    """The database, read where it is a file. Raises TuneError."""
+    """The database, read if it is a file. Raises TuneError."""
     if not isinstance(database, (Database, str, Path)):
         raise TuneError(
             "this is no tuning database",
@@ -391,8 +394,7 @@ def existing(database: Database | str | Path) -> Database:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file for reading and writing; made, and its folder's entry made durable, where there is
-    none."""
+    """Opens the file for reading and writing. If there is none, makes it and syncs its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     there = path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
@@ -406,17 +408,10 @@ def _opened(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _versioned(body: dict[str, Any]) -> dict[str, Any]:
-    return {"v": VERSION, **body}
-
-
-def _canonical(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def _check(body: dict[str, Any]) -> bytes:
-    """Of the values: another way to write the same JSON does no harm."""
-    return blake2b(_canonical(body).encode(), digest_size=CHECK_BYTES).digest()
+    """A digest of the values, not of the text: equal JSON written another way is accepted."""
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return blake2b(canonical.encode(), digest_size=CHECK_BYTES).digest()
 
 
 def _line(check: bytes, body: dict[str, Any]) -> bytes:
@@ -425,7 +420,7 @@ def _line(check: bytes, body: dict[str, Any]) -> bytes:
 
 
 def _may_begin(torn: bytes) -> bool:
-    """Whether it may be the beginning of what _line makes."""
+    """Whether a torn line may be the beginning of a `_line`."""
     return torn[: len(BEGINNING)] == BEGINNING[: len(torn)]
 
 
@@ -497,7 +492,7 @@ def _require(condition: bool) -> None:
 
 
 def _text(value: Any) -> str:
-    """A text that can be written anywhere."""
+    """A text that can be encoded."""
     _require(isinstance(value, str))
     value.encode()  # raises ValueError for half a surrogate pair
     return str(value)
@@ -509,6 +504,6 @@ def _one_of(words: Any, value: Any) -> Any:
 
 
 def _positive(value: Any) -> float:
-    """A cost that a measurement may have had."""
+    """A cost that a measurement can have."""
     _require(type(value) in (int, float) and 0 < float(value) < inf)
     return float(value)

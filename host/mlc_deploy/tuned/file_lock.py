@@ -1,4 +1,4 @@
-"""A lock on an open file, which processes hold in turn and lose when they end."""
+"""A lock on an open file. A process loses it when it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 if sys.platform == "win32":
     import msvcrt
 
-    FAR = 1 << 62  # a byte that no file has: others may read those that it has
+    FAR = 1 << 62  # a byte beyond every file, so that others may still read the file
 
     @contextmanager
     def locked(file: IO[bytes], *, exclusive: bool) -> Iterator[None]:
@@ -21,7 +21,7 @@ if sys.platform == "win32":
             try:
                 msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
                 break
-            except OSError:  # after ten seconds of waiting
+            except OSError:  # LK_LOCK gives up after ten seconds
                 continue
         file.seek(place)
         try:
@@ -36,7 +36,8 @@ else:
 
     @contextmanager
     def locked(file: IO[bytes], *, exclusive: bool) -> Iterator[None]:
-        """Waits until no other process holds the lock, or none exclusively."""
+        """Waits until no other process holds the lock; if not exclusive, until none holds it
+        exclusively."""
         fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         try:
             yield

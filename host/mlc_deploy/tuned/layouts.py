@@ -1,4 +1,4 @@
-"""Which layouts a database knows for a model's convolutions."""
+"""The layouts that a database has for a model's convolutions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Layouts = Mapping[str, str]  # layer -> layout, as in graph.layouts
 
 
 def digest(reference: Function, precision: str = "float32") -> str:
-    """Equal for models that have the same plans: the values of their weights do not matter."""
+    """A digest, equal for models with the same plans: the values of weights do not matter."""
     numbers: dict[Value, str] = {}
 
     def name(value: Value) -> str:
@@ -66,7 +66,7 @@ def _said(call: AnyCall) -> str:
 def known_layouts(
     database: Database, reference: Function, target: Target, precision: str = "float32"
 ) -> Layouts:
-    """The layouts of the plan that a database has for a model and a target; none where it has
-    none: the target's own."""
+    """The layouts of a database's plan for a model and a target; none without a plan, which means
+    the target's own."""
     found = database.plan(digest(reference, precision), str(target))
     return {} if found is None else found.layouts

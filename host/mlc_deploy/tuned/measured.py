@@ -1,4 +1,4 @@
-"""What came of measuring a candidate."""
+"""The result of measuring a candidate."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-Objective = Literal["seconds", "predicted", "instructions"]  # in the order that results count in
+Objective = Literal["seconds", "predicted", "instructions"]  # the most trusted first
 
-# ok            it ran, and where its outputs were held against the reference they were right
-# build_error   no object came of it: refused by a pass, or LLVM ended its process
-# build_timeout no object came of it in the time that a build may take
-# timeout       it ran for longer than it may
+# ok            it ran, and its outputs were right if they were compared with the reference
+# build_error   it was not compiled: a pass refused it, or LLVM ended the process
+# build_timeout it was not compiled within the time for a build
+# timeout       its run took too long
 # crash         it ended its worker on the board, or the board, twice
-# wrong         its outputs are not the reference's
-# refused       the board does not take the object
+# wrong         its outputs differ from the reference
+# refused       the board refused the object
 Verdict = Literal["ok", "build_error", "build_timeout", "timeout", "crash", "wrong", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of a candidate.
+    """The result of a candidate.
 
-    seconds: of one call, a sample per repeat, or what is predicted; instructions: executed by one
-    call. Which of them the search minimises is the run's objective. `timing` is the verdict on the
-    samples: ok, noisy, throttled, migrated, emulated or predicted. `message` says why there are
-    none.
+    seconds: of one call, a sample per repeat, or a prediction; instructions: executed by one call.
+    The objective says which of them the search minimises. `timing` is the verdict on the samples:
+    ok, noisy, throttled, migrated, emulated or predicted. `message` says why there are no samples.
     """
 
     verdict: Verdict
@@ -36,7 +35,7 @@ class Measured:
     message: str = ""
 
     def cost(self, objective: Objective) -> float:
-        """What is to be as small as possible; inf where the candidate is no good."""
+        """The number to minimise; inf for a bad candidate."""
         if self.verdict != "ok":
             return inf
         if objective == "instructions":
