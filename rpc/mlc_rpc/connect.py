@@ -85,7 +85,7 @@ def open_transport(
     caches: Sequence[Cache] = (),
 ) -> Transport:
     """Starts the board's program. Raises Unreachable."""
-    # Each transport is imported on use: paramiko is slow to import, the others need POSIX.
+    # Each transport is imported on use: paramiko is slow to import, local and qemu need POSIX.
     match parse_url(url):
         case LocalUrl() | QemuUrl() if sys.platform != "linux":
             raise Unreachable(
