@@ -62,7 +62,8 @@ class Stream(Closing):
 
         inputs: arrays by name, or the array of a model with one input. Inputs that are left out
         keep their last value. Raises Refused for an unknown input and for one that was never given,
-        ValueError for an array of another shape or dtype."""
+        ValueError for an array of another shape or dtype.
+        """
         self.give(inputs)
         self._outputs = self._own
         self._run()

@@ -2,7 +2,8 @@
 
 Each board has a Dask worker with one thread, which exists only while the board is offered. So a
 board runs one call at a time, and calls that waited for a withdrawn board go to another one. A
-worker that lost its scheduler is started again until the scheduler is back."""
+worker that lost its scheduler is started again until the scheduler is back.
+"""
 
 from __future__ import annotations
 

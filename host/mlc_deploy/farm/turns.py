@@ -5,7 +5,8 @@ takes, divided by the user's share. So users who always have calls waiting get t
 their shares. A user who comes, or comes back, begins at the turn that the boards have reached,
 without credit for the past. A user with calls waiting continues from their last turn: if one board
 runs only others' calls, the other boards make up for it. After Goyal, Vin and Cheng, "Start-time
-Fair Queueing" (SIGCOMM 1996)."""
+Fair Queueing" (SIGCOMM 1996).
+"""
 
 from __future__ import annotations
 

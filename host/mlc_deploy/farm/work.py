@@ -1,7 +1,8 @@
 """The work of a farm's workers: functions on a board, and functions for builders.
 
 Calls and results travel as bytes, so that Dask neither searches arguments for tasks nor needs to
-know our exceptions."""
+know our exceptions.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a tensor
 of integers. This module follows such tensors as they are added, cut and joined, so that a Reshape
-by one of them gets the expression back."""
+by one of them gets the expression back.
+"""
 
 from __future__ import annotations
 

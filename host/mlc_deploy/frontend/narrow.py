@@ -4,7 +4,8 @@ integers of 2 and 4 bits.
 A graph keeps narrow numbers in a carrier: an integer as int8 or uint8, the bits of a float in
 uint8, bfloat16 in uint16. The importer remembers which values are narrow. `read` converts them to
 float32 or to the carrier's integers, for operators; `write` rounds as ONNX's Cast does. Both emit
-calls, so constants are converted at once."""
+calls, so constants are converted at once.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class NarrowFloat:
     None: the type has only finite numbers, so it always saturates.
 
     In types without negative zero, its bits, `1 << bits - 1`, are NaN. A type without a fraction
-    has only powers of 2, no sign and no zero."""
+    has only powers of 2, no sign and no zero.
+    """
 
     name: str
     bits: int

@@ -1,7 +1,8 @@
 """The dynamic dimensions of a torch.export program: numbers, or extents that each run decides.
 
 torch calls them s0, s77 and so on. The user's names, given to torch.export.Dim, are known only
-while the program is in memory; a .pt2 file has torch's names."""
+while the program is in memory; a .pt2 file has torch's names.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 
 The board's clock is not synchronized with this machine's. Its run is drawn where this machine
 waited for it, and the names of tracks say so. What was not measured is left out or labelled: a
-record without `spans` has the time of each layer, but not when a thread worked on it."""
+record without `spans` has the time of each layer, but not when a thread worked on it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Converters of layers: convolutions, matrix products, pooling, in floats and in integers.
 
 Quantized layers compute integer sums here; their epilogue is in quantized.py. Float layers with
-int8 weights quantize their data themselves (hybrid.py)."""
+int8 weights quantize their data themselves (hybrid.py).
+"""
 
 from __future__ import annotations
 
