@@ -8,16 +8,13 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
-import mlc_rpc.text
-import mlc_targets.text
 from mlc_deploy.cli.errors import message
 from mlc_deploy.cli.tables import add_row, console_for, labelled, plain_table, tell
 from mlc_deploy.errors import MlcError
 from mlc_rpc import RpcError
-from mlc_rpc.text import paragraph, quoted, shown
+from mlc_rpc.text import quoted
 from mlc_targets import TargetError
+from mlc_targets.text import paragraph, shown
 
 EVIL = "a\x1b[31m\r\n  try: evil\x00\x7f\x9b\u202e\u2066\u2028[bold]z"
 SHOWN = r"a\x1b[31m\r\n  try: evil\x00\x7f\x9b\u202e\u2066\u2028[bold]z"
@@ -29,14 +26,6 @@ def test_what_is_not_printable_is_escaped() -> None:
     assert shown("x" * 3000) == "x" * 1000 + "..."
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     assert shown(every, len(every)).isprintable()
-
-
-@pytest.mark.parametrize("name", ["shown", "paragraph", "INDENT", "LONG", "MOST"])
-def test_both_packages_have_the_same(name: str) -> None:
-    ours, theirs = (getattr(module, name) for module in (mlc_rpc.text, mlc_targets.text))
-    if callable(ours):
-        ours, theirs = inspect.getsource(ours), inspect.getsource(theirs)
-    assert ours == theirs
 
 
 def test_lines_of_a_program_are_quoted() -> None:

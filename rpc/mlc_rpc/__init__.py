@@ -2,9 +2,9 @@
 
     transport   bytes to the program on a board: local, qemu, ssh
     link        requests and responses over such bytes (the wire is in wire.py)
-    session     what is done with a board: tensors, blobs, modules
+    session     a board in use: tensors, blobs, modules
 
-This package knows nothing of the compiler, and imports nothing of it.
+This package imports nothing of the compiler.
 """
 
 from mlc_rpc.connect import connect

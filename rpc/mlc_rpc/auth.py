@@ -1,6 +1,6 @@
 """How both ends of a TCP connection prove that they hold the same key; described in wire.py.
 
-The client proves first, so that the board says nothing made with the key to those without it.
+The client proves first, so the board shows nothing made with the key to a client without it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from mlc_rpc.errors import Mismatch, RpcError, Unreachable
 from mlc_rpc.record import Opener, Sealer
-from mlc_rpc.text import shown
 from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, SAME_RELEASE, VERSION, version_refusal
+from mlc_targets.text import shown
 
-QUOTED = 160  # characters of a stranger's words
+QUOTED = 160  # characters quoted from a peer that has proven nothing
 
 Call = Callable[..., Any]  # method, *params -> result; raises Refusal
 
 
 class Refusal(Exception):
-    """The error that answered a greeting: kind and text, of somebody who has proven nothing."""
+    """The error that answered a greeting; its sender has proven nothing."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -31,14 +31,14 @@ class Refusal(Exception):
 
     @property
     def quoted(self) -> str:
-        """Its own words, short and without its advice."""
+        """The peer's words, shortened and without its advice."""
         said = shown(self.text.partition("; try: ")[0], QUOTED)
         return f'it says "{said}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Hellos:
-    """What both ends said of themselves: versions (major, minor) and nonces."""
+    """Both ends' versions (major, minor) and nonces."""
 
     client_version: tuple[int, int]
     board_version: tuple[int, int]
@@ -46,7 +46,7 @@ class Hellos:
     board_nonce: bytes
 
     def mac(self, key: bytes, purpose: str) -> bytes:
-        """What the key makes of them for one purpose, and for no other."""
+        """The MAC of both hellos for one purpose (wire.py)."""
         mac = blake2b(key=key, digest_size=HASH_BYTES)
         mac.update(purpose.encode().ljust(16, b"\0"))
         for number in (*self.client_version, *self.board_version):
@@ -56,10 +56,10 @@ class Hellos:
 
 
 def prove(call: Call, key: bytes, board: str) -> tuple[Sealer, Opener]:
-    """Says hello, proves the key and has the board prove it.
+    """Says hello, proves the key and lets the board prove it.
 
-    Raises Unreachable (another key, at either end), Mismatch. What a stranger says is quoted; the
-    advice is ours alone.
+    Raises Unreachable (the keys differ), Mismatch. The peer's words are quoted; its advice is
+    dropped.
     """
     hellos = _hello(call, board)
     try:

@@ -1,4 +1,4 @@
-"""What holds something on a board or of a farm, and gives it back at the end of a `with`."""
+"""Base class of objects that hold something on a board or in a farm."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closing(ABC):
-    """`with` closes it."""
+    """The end of a `with` calls `close`."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what it holds. Safe to call again."""
+        """Releases what this object holds. Safe to call again."""
 
     def __enter__(self) -> Self:
         return self

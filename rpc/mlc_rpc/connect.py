@@ -35,10 +35,10 @@ def connect(
 ) -> Session:
     """A session with the board at `url` (transport.SCHEMES).
 
-    `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"); `machine` is the
-    one wanted where the board could be several (qemu://max); `plugin` is QEMU's counting plugin,
-    built for this host, which simulates `caches`; `key` is a tcp:// board's, None for the enrolled
-    one (keys.key_path). `timeout` in seconds, for connecting and as the default of short calls.
+    `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"). `machine`
+    chooses where the URL allows several (qemu://max). `plugin` is QEMU's counting plugin, built for
+    this host; it simulates `caches`. `key` is for tcp:// boards; None takes the enrolled one
+    (keys.key_path). `timeout`, in seconds, is for connecting and the default of short calls.
 
     Raises Unreachable, Mismatch.
     """
@@ -54,7 +54,7 @@ def connect(
 
 
 def _lent_session(board: LabgridUrl, runtime: Runtime, timeout: float) -> Session:
-    """The place stays with the session, also while the board is away."""
+    """The session keeps the place while the board reboots."""
     if os.name != "posix":
         raise Unreachable(
             "labgrid:// runs on Linux and macOS only", board=f"labgrid://{board.place}"
@@ -84,9 +84,8 @@ def open_transport(
     key: bytes | Path | None = None,
     caches: Sequence[Cache] = (),
 ) -> Transport:
-    """The board's program, started. Raises Unreachable."""
-    # Each transport is imported when it is asked for: paramiko is slow to import, and the others
-    # use what Windows lacks.
+    """Starts the board's program. Raises Unreachable."""
+    # Each transport is imported on use: paramiko is slow to import, local and qemu need POSIX.
     match parse_url(url):
         case LocalUrl() | QemuUrl() if sys.platform != "linux":
             raise Unreachable(

@@ -1,5 +1,5 @@
-"""Cores by name: "fast", "slow", or their numbers, such as 0-3 or 4,5. Which a board has, it says
-itself (wire.py)."""
+"""Cores by name: "fast", "slow", or numbers such as 0-3 or 4,5. `describe` (wire.py) says which
+cores a board has."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ranges(cores: Sequence[int]) -> str:
 
 
 def core_numbers(text: str) -> frozenset[int]:
-    """The numbers in 0-3,6. Raises ValueError on what is no such text."""
+    """The numbers in a text such as 0-3,6. Raises ValueError on other text."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise ValueError(f"'{text}' names no cores")
-        numbers |= set(range(first, last + 1))
+        numbers.update(range(first, last + 1))
     return frozenset(numbers)

@@ -1,9 +1,9 @@
 """Executed instructions per call, from the records of QEMU's counting plugin.
 
-The plugin (device_runtime/qemu_plugin/count.c) appends one record for each mark that the board's
-program makes: a begin and an end around each call, and first a pair with index CALIBRATION around
-a kernel that only returns. What that pair counts is what marking costs, and is subtracted.
-Where the plugin simulates data caches as well, a record says how many lines each has fetched.
+The plugin (device_runtime/qemu_plugin/count.c) appends one record for each mark of the board's
+program. A begin and an end mark enclose each call. The first pair has the index CALIBRATION and
+encloses a kernel that only returns; its counts are the cost of marking and are subtracted.
+If the plugin simulates data caches, a record also has the lines that each cache fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlc_targets.caches import Cache
 CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")
 BEGIN, END = 1, 2
 CALIBRATION = 0xFFFFFFFF
-MOST_BYTES = 1 << 24  # of marks that are read at once: more than any model makes
+MOST_BYTES = 1 << 24  # of marks read at once: more than any model makes
 RECORD = struct.Struct(f"<II{len(CLASSES)}Q")  # tag, index, instructions so far by class
 
 
@@ -28,8 +28,8 @@ class CounterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One mark: BEGIN or END of a call; the instructions of each class executed so far, and then
-    the lines that each cache has fetched."""
+    """One mark, BEGIN or END of a call. `counters`: the instructions executed so far, by class;
+    then the lines that each cache has fetched."""
 
     tag: int
     index: int
@@ -38,7 +38,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """Instructions that one call executed, by class; `index` as in the call table. `misses` are
+    """Instructions that one call executed, by class; `index` is that of the call table. `misses`:
     the lines of 64 bytes that each simulated cache fetched, by the cache's name."""
 
     index: int
@@ -51,8 +51,8 @@ class CallCounts:
 
 
 def parse_records(data: bytes, caches: int = 0) -> list[Record]:
-    """Of a plugin that simulates so many caches. Raises CounterError when `data` is no whole number
-    of records, or holds an unknown tag."""
+    """The records of a plugin that simulates `caches` caches. Raises CounterError when `data` is
+    not a whole number of records, or holds an unknown tag."""
     form = struct.Struct(f"{RECORD.format}{caches}Q")
     if len(data) % form.size:
         raise CounterError(
@@ -69,9 +69,9 @@ def parse_records(data: bytes, caches: int = 0) -> list[Record]:
 
 
 def per_call(records: Sequence[Record], caches: Sequence[str] = ()) -> list[CallCounts]:
-    """Counts of each call in the order of the marks, what marking costs subtracted.
+    """Counts of each call in the order of the marks, less the cost of marking.
 
-    Raises CounterError when a begin has no end, or a call no calibration before it.
+    Raises CounterError when a begin has no end, or a call comes before any calibration.
     """
     if len(records) % 2:
         raise CounterError(f"call {records[-1].index} began and never ended: was it killed?")
@@ -102,8 +102,8 @@ def per_call(records: Sequence[Record], caches: Sequence[str] = ()) -> list[Call
 
 
 def per_index(counts: Sequence[CallCounts], turns: Sequence[int]) -> list[CallCounts]:
-    """Counts of the calls of a table, which ran as often as `turns` says, each summed. Raises
-    CounterError where another number of marks was made."""
+    """Sums the counts of each call of the call table; `turns` says how often each call ran. Raises
+    CounterError when the marks are more than that."""
     sums = [CallCounts(n, dict.fromkeys(CLASSES, 0)) for n in range(len(turns))]
     left = list(turns)
     for call in counts:
@@ -127,13 +127,13 @@ class Counter:
         self._offset = 0
 
     def start(self) -> None:
-        """Passes over what was counted so far, such as a run that crashed half way."""
+        """Skips earlier records, such as those of a run that crashed."""
         self._offset = self._path.stat().st_size if self._path.exists() else 0
 
     def take(self, calls: int | None = None) -> list[CallCounts]:
-        """Counts of the calls since `start` or the last `take`: of so many, where that is known.
-        Marks are the emulated program's word: CounterError for those of other calls, or of less
-        than nothing."""
+        """Counts of the calls since `start` or the last `take`. The emulated program writes the
+        marks, so they are checked: raises CounterError unless they are for `calls` calls (None:
+        any number) and no count is negative."""
         data = b""
         if self._path.exists():
             with self._path.open("rb") as file:

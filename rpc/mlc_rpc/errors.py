@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlc_rpc.text import paragraph
 from mlc_rpc.wire import SAME_RELEASE
+from mlc_targets.text import paragraph
 
 
 class RpcError(Exception):
-    """`board` and `method` say where ("" where unknown), `attempt` how to mend it. Text in them may
-    be from outside: it is shown as text.
+    """`board` and `method` say where ("" if unknown), `attempt` how to mend it. Their text may come
+    from outside, so it is escaped.
 
-    `signal`, `kernel` and `layer` are the board's own words on a kernel that failed, `call` the
-    index of the call in the model's call table; empty and -1 where they do not apply.
+    `signal`, `kernel` and `layer` are what the board says of a failed kernel ("" if none). `call`
+    is the index in the model's call table (-1 if none).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Mismatch(Unreachable):
 
 
 class Lost(RpcError):
-    """The session ended while it was in use; everything held on the board is gone."""
+    """The session ended while in use; its tensors and modules on the board are gone."""
 
 
 class Timeout(RpcError):
@@ -74,7 +74,7 @@ class Timeout(RpcError):
 
 
 class Crashed(RpcError):
-    """A kernel died of a signal, or its worker process did."""
+    """A signal killed a kernel or its worker process."""
 
 
 class Refused(RpcError):
@@ -82,14 +82,14 @@ class Refused(RpcError):
 
 
 class OutOfMemory(RpcError):
-    """The board has not the memory that was asked for."""
+    """The board lacks the memory that was asked for."""
 
 
 class ProtocolError(RpcError):
     """One side sent what the wire does not allow."""
 
 
-# What the board's error kinds become (wire.ERROR_KINDS), and what to do about each.
+# The exception of each of wire.ERROR_KINDS, and the advice.
 KINDS: dict[str, tuple[type[RpcError], str]] = {
     "protocol": (ProtocolError, SAME_RELEASE),
     "refused": (Refused, ""),

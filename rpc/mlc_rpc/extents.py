@@ -1,7 +1,7 @@
-"""Extents that a run decides: what inputs say of them, and what they say of outputs.
+"""Extents that a run decides: derived from the inputs' shapes, then applied to the outputs.
 
-On the board a tensor has room for the most that its extents can be. Its elements are dense: those
-of the true shape come first.
+On the board a tensor has room for its largest shape. The elements of its true shape come first,
+densely.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NONE: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 def extents_of(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
-    """What the shapes of a model's inputs say of its extents: those that are inputs, by name.
-    Raises ValueError for inputs that contradict each other, or are larger than the model takes."""
+    """The extents that are inputs of the model, by name, read from the shapes of its other inputs.
+    Raises ValueError for inputs that contradict each other or are too large."""
     found: dict[str, int] = {}
     for param in model.inputs:
         if not param.open:
@@ -44,9 +44,8 @@ def extents_of(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, A
 def stored(
     model: Model, inputs: Mapping[str, Array], staying: Mapping[str, Sequence[int]] = NONE
 ) -> dict[str, Array]:
-    """Inputs of a model as they lie on the board: as large as they can be, their own elements
-    first; and what they say of extents, together with the shapes of inputs that stay as they were.
-    Raises ValueError as extents_of does."""
+    """The arrays to write to the board: inputs padded to their largest shape, and the extents.
+    `staying`: shapes of the inputs that are not written again. Raises ValueError as extents_of."""
     shapes = {**staying, **{name: np.shape(array) for name, array in inputs.items()}}
     given = {**inputs, **extents_of(model, shapes)}
     return {
@@ -57,14 +56,14 @@ def stored(
 def _filled_up(param: Param, array: Array) -> Array:
     shape = tuple(map(int, param.shape))
     if not param.open or array.shape == shape or not fits(param, array.shape):
-        return array  # one of a wrong shape is refused as it is
+        return array  # a wrong shape is refused later, by `write`
     whole = np.zeros(math.prod(shape), array.dtype)
     whole[: array.size] = array.reshape(-1)
     return whole.reshape(shape)
 
 
 def fits(param: Param, shape: Sequence[int]) -> bool:
-    """Whether a tensor of that shape is what an input takes or an output gives."""
+    """Whether an input or output may have this shape."""
     if len(shape) != len(param.shape):
         return False
     names = param.open or ("",) * len(shape)
@@ -77,9 +76,9 @@ def results_of(
     tensors: Mapping[str, RemoteTensor],
     read: Callable[[RemoteTensor, Sequence[int]], Array] = RemoteTensor.numpy,
 ) -> dict[str, Array]:
-    """The outputs of a run in their true shapes, of tensors on the board by the names of the inputs
-    and outputs. `read` gives a tensor's first elements. Raises ProtocolError for an extent that
-    cannot be."""
+    """The outputs of a run in their true shapes. `tensors`: the inputs and outputs on the board, by
+    name. `read` gives a tensor's first elements in a shape. Raises ProtocolError for an extent out
+    of range."""
     sizes: dict[str, int] = {}
     for name in model.extents:
         if name in tensors:
@@ -94,7 +93,7 @@ def results_of(
 
 
 def true_shape(param: Param, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an output, where a run has decided about extents."""
+    """The shape of an output, given the extents by name."""
     if not param.open:
         return tuple(map(int, param.shape))
     pairs = zip(param.shape, param.open, strict=True)

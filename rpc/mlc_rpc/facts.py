@@ -1,7 +1,7 @@
-"""What a board's kernel tells of it: cores, caches, frequencies, temperatures; read by its shell.
+"""What a board's Linux kernel says: cores, caches, frequencies, temperatures; read by a shell.
 
-The runtime knows nothing of this, since it is asked by people and not by programs. Boards that are
-reached in other ways than ssh:// and local:// say only what `describe` says.
+Only people ask for these facts, so the runtime does not serve them. Boards without a shell (tcp://,
+qemu://) have only `describe`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Files = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Frequencies in kHz; None and "" where the kernel does not tell."""
+    """Frequencies in kHz; None and "" where the kernel does not say."""
 
     number: int
-    capacity: int | None = None  # compared with the fastest core's 1024
+    capacity: int | None = None  # the fastest core has 1024
     governor: str = ""
     now: int | None = None
     allowed: int | None = None
@@ -67,9 +67,9 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Temperatures in degrees Celsius, memory in bytes; None where the kernel does not tell.
+    """Temperatures in degrees Celsius, memory in bytes; None where the kernel does not say.
 
-    `throttled` is the Raspberry Pi's word on voltage and clock, 0 for nothing.
+    `throttled` is the Raspberry Pi's get_throttled; 0 means that all is well.
     """
 
     model: str = ""
@@ -84,7 +84,7 @@ class Facts:
 
 
 def read_facts(url: str, timeout: float) -> Facts | None:
-    """None where nobody can be asked. Raises Unreachable."""
+    """None for a board without a shell. Raises Unreachable."""
     match parse_url(url):
         case LocalUrl() if sys.platform == "linux":
             done = subprocess.run(["sh", "-c", _READ], capture_output=True, timeout=timeout)
@@ -120,7 +120,7 @@ def _files(said: str) -> dict[str, str]:
 
 
 def parse_facts(files: Files) -> Facts:
-    """What the files say, by path; what is not there, or is no number, is not known."""
+    """`files`: content by path. What is missing or not a number is unknown."""
 
     def number(path: str) -> int | None:
         text = files.get(path, "")
@@ -139,7 +139,7 @@ def parse_facts(files: Files) -> Facts:
         )
         for n in sorted(numbers)
     )
-    caches = dict.fromkeys(  # each is told of by every core that shares it
+    caches = dict.fromkeys(  # every core that shares a cache lists it
         Cache(
             number(f"{folder}/level") or 0,
             files.get(f"{folder}/type", ""),
@@ -173,7 +173,7 @@ def parse_facts(files: Files) -> Facts:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """What makes times on the board doubtful, and what is well."""
+    """What makes times on the board doubtful, and what is in order."""
     found: list[Finding] = []
 
     def look(doubt: bool, bad: str, mend: str, well: str) -> None:

@@ -1,8 +1,8 @@
-"""Functions of this machine among the calls of a model.
+"""Host calls: calls of a model that are functions of this machine.
 
-The board walks the call table up to where such a function stands, the function runs here, and the
-board goes on. Where the board is a process of this machine the function is given the board's own
-memory; elsewhere its inputs are read, and its outputs written, over the wire.
+The board runs the call table up to a host call, the function runs here, and the board goes on. If
+the board is a process of this machine, the function works on the board's memory; otherwise its
+inputs are read, and its outputs written, over the wire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostPlace(Protocol):
 
 
 class HostType(Protocol):
-    """The shape, all of it numbers, and the dtype of an argument."""
+    """The shape (all numbers) and the dtype of an argument."""
 
     @property
     def shape(self) -> Sequence[Any]: ...
@@ -44,9 +44,9 @@ class HostType(Protocol):
 
 
 class HostCall(Protocol):
-    """Called when the first `at_call` calls of the table have run, with arrays of `types` that lie
-    at `args`; it writes the last `outputs` of them. `name` is the function's, `layer` what the
-    model calls it."""
+    """A function called after the first `at_call` calls of the table. Its arrays have the `types`
+    and lie at `args`; it writes the last `outputs` of them. `name` is the function's, `layer` the
+    model's name for the call."""
 
     @property
     def name(self) -> str: ...
@@ -82,7 +82,7 @@ def run_host_call(
     tensors: Mapping[tuple[str, int], RemoteTensor],
     weights_at: Callable[[int, int], NDArray[np.uint8]],
 ) -> None:
-    """Runs a host call; `tensors` are the model's, by space and index, and weights_at(offset, size)
+    """Runs a host call. `tensors` are the model's, by space and index; weights_at(offset, size)
     gives a piece of its weights. Raises what the function raises."""
     arrays: list[Array] = []
     results: list[Callable[[], None]] = []
@@ -120,11 +120,11 @@ def sample_on_host(
     cooldown_interval_ms: float,
     repeats_to_cooldown: int,
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Seconds per run by this machine's clock, and how many runs each is the mean of; as the board
-    does it (device_runtime/src/timer.c)."""
+    """Seconds per run by this machine's clock, one sample per repeat, and the runs of each sample;
+    counted as device_runtime/src/timer.c does."""
     samples: list[float] = []
     runs: list[int] = []
-    run()  # faults pages in, fills caches; not measured
+    run()  # not measured: faults pages in, fills caches
     for turn in range(1, repeat + 1):
         count = number
         while True:

@@ -1,7 +1,7 @@
 """Keys of boards that listen on TCP: 32 random bytes each, in files that only their owner may use.
 
-Client and board hold the same key. It is made here (`make_key`), brought to the board by other
-ways, and never shown: no message and no command line has it.
+Client and board hold the same key. `make_key` makes it; the user copies it to the board. No message
+and no command line shows it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.wire import KEY_BYTES
 
-MOST_READ = 4096  # bytes of a file that should be a key
-PORT = 9190  # suggested; nothing depends on it
+MOST_READ = 4096  # bytes read of a key file
+PORT = 9190  # only a suggestion
 
 
 def key_path(name: str) -> Path:
-    """Where the key of a board is kept. `name` is what its URL calls it: tcp://NAME:port."""
+    """The file of a board's key. `name` is the host in its URL: tcp://NAME:port."""
     base = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(base) if base else Path.home() / ".config"
     return folder / "mlc-deploy" / "keys" / re.sub(r"[^\w.-]", "_", name)
 
 
 def make_key(name: str) -> Path:
-    """Makes a key for a board and returns its file. Raises Unreachable where there is one."""
+    """Makes a key for a board and returns its file. Raises Unreachable if the file exists."""
     path = key_path(name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -52,10 +52,10 @@ def make_key(name: str) -> Path:
 
 
 def read_key(path: Path, board: str = "") -> bytes:
-    """The key in a file. Raises Unreachable when there is none, or others may read it."""
+    """The key in a file. Raises Unreachable when there is none, or other users may read it."""
     try:
         about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would block
             raise OSError(errno.EINVAL, "it is no file")
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -66,7 +66,7 @@ def read_key(path: Path, board: str = "") -> bytes:
             board=board,
             attempt="enroll the board, or copy the key that it was started with to this file",
         ) from error
-    # Windows has other means, and the user's folders are the user's there.
+    # Windows has no such modes; the user's folders are private there.
     if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
         raise Unreachable(
             f"others than you may use the key {path}",
@@ -78,7 +78,7 @@ def read_key(path: Path, board: str = "") -> bytes:
 
 
 def checked(key: bytes, board: str = "") -> bytes:
-    """The key, which has its length. Raises Unreachable."""
+    """The key. Raises Unreachable when its length is wrong."""
     if len(key) != KEY_BYTES:
         raise Unreachable(
             f"a key has {KEY_BYTES} bytes, this one {len(key)}",
@@ -91,7 +91,7 @@ def checked(key: bytes, board: str = "") -> bytes:
 def how_to_start(name: str, login: str, port: int = PORT, address: str = "0.0.0.0") -> str:
     """Commands that bring the key to a board and start the runtime there.
 
-    `login` is what ssh takes ("pi@raspberrypi"); other ways to the board do as well.
+    `login` is what ssh takes ("pi@raspberrypi").
     """
     key = shlex.quote(str(key_path(name)))
     where = f"[{address}]" if ":" in address else address

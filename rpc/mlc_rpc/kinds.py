@@ -1,17 +1,18 @@
-"""What a value on the wire may be, said as data; and reading it as that and as nothing else.
+"""Kinds: what a value on the wire may be, and how to read it.
 
     Map({"count": Uint(1, 64), "names": Many(Text(32), 0, 8)})
 
-A kind looks at types, ranges and lengths before anything is made of the bytes: an answer takes no
-more memory than was asked for. No kind is msgpack's extension type. wire.py has the kind of each
-method's answer.
+A kind checks types, ranges and lengths before it makes a value of the bytes, so an answer takes no
+more memory than was asked for. No kind accepts msgpack's extension type. wire.py has the kind of
+each method's answer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from mlc_rpc.source import (
@@ -30,39 +31,39 @@ from mlc_rpc.source import (
     Source,
     described,
 )
-from mlc_rpc.text import shown
+from mlc_targets.text import shown
 
 MAX_UINT = (1 << 64) - 1
 MAX_FIELDS = 64  # of a map
 MAX_KEY = 64  # bytes
-PIECE_BYTES = 1 << 16  # of what is passed over
+PIECE_BYTES = 1 << 16  # skipped at a time
 
 
 class Wrong(Exception):
-    """What came is not what belongs at `place` in the answer."""
+    """The answer has a wrong value at `place`."""
 
     def __init__(self, what: str, place: str = "") -> None:
         self.what, self.place = what, place
         super().__init__(f"{place} of the answer {what}" if place else f"the answer {what}")
 
     def within(self, outer: str) -> Wrong:
-        """The same, seen from what holds it."""
+        """The same error, with `outer` before its place."""
         dot = "." if self.place and self.place[0] != "[" else ""
         return Wrong(self.what, f"{outer}{dot}{self.place}")
 
 
 class Kind(ABC):
-    """`str` is what belongs there, in words."""
+    """`str` describes the values of this kind."""
 
     __slots__ = ()
 
     def read(self, source: Source) -> Any:
-        """The value that is next. Raises Wrong for any other, and what the source raises."""
+        """The next value. Raises Wrong for a value of another kind, and what the source raises."""
         return self.take(source, *source.head())
 
     @abstractmethod
     def take(self, source: Source, family: str, value: Any) -> Any:
-        """The value whose head this was."""
+        """The value whose head, `family` and `value`, was just read."""
 
     def refusal(self, family: str, value: Any) -> Wrong:
         return Wrong(f"is {described(family, value)}, where {self} belongs")
@@ -109,7 +110,7 @@ class Uint(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Real(Kind):
-    """A number from `least` to `most`, and so a finite one."""
+    """A number from `least` to `most`; so neither NaN nor infinite."""
 
     least: float
     most: float
@@ -125,7 +126,7 @@ class Real(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """UTF-8 of so many bytes at most. What of it is not printable arrives escaped."""
+    """UTF-8 of at most `most` bytes. Characters that are not printable are escaped."""
 
     most: int
 
@@ -158,8 +159,8 @@ class Word(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Data(Kind):
-    """Bytes, `least` to `most` of them; exactly `least` where there is no `most`. They are put
-    `into` a place of as many where there is one, and read as None."""
+    """`least` to `most` bytes; exactly `least` without a `most`. With `into`, they are written
+    there and the value is None."""
 
     least: int
     most: int | None = None
@@ -179,7 +180,7 @@ class Data(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Many(Kind):
-    """A list of a kind: `least` to `most` elements, exactly `least` where there is no `most`."""
+    """A list of `least` to `most` elements of a kind; exactly `least` without a `most`."""
 
     of: Kind
     least: int
@@ -188,13 +189,7 @@ class Many(Kind):
     def take(self, source: Source, family: str, value: Any) -> list[Any]:
         if family is not LIST or not _counts(self.least, value, self.most):
             raise self.refusal(family, value)
-        found: list[Any] = []
-        try:
-            for _ in range(value):
-                found.append(self.of.read(source))
-        except Wrong as error:
-            raise error.within(f"[{len(found)}]") from None
-        return found
+        return _elements(source, repeat(self.of, value))
 
     def __str__(self) -> str:
         return f"a list of {_count(self.least, self.most)}"
@@ -209,16 +204,20 @@ class Row(Kind):
     def take(self, source: Source, family: str, value: Any) -> list[Any]:
         if family is not LIST or value != len(self.of):
             raise self.refusal(family, value)
-        found: list[Any] = []
-        try:
-            for each in self.of:
-                found.append(each.read(source))
-        except Wrong as error:
-            raise error.within(f"[{len(found)}]") from None
-        return found
+        return _elements(source, self.of)
 
     def __str__(self) -> str:
         return f"a list of {len(self.of)}"
+
+
+def _elements(source: Source, kinds: Iterable[Kind]) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for kind in kinds:
+            found.append(kind.read(source))
+    except Wrong as error:
+        raise error.within(f"[{len(found)}]") from None
+    return found
 
 
 KEY = Text(MAX_KEY)
@@ -226,8 +225,8 @@ KEY = Text(MAX_KEY)
 
 @dataclass(frozen=True, slots=True)
 class Map(Kind):
-    """Fields by name. `without` has what stands for those that may be left out. Fields of other
-    names are passed over: another release may say more."""
+    """Fields by name. `without` has the default of each optional field. Fields of other names are
+    skipped: another release may say more."""
 
     fields: Mapping[str, Kind]
     without: Mapping[str, Any] = field(default_factory=dict)
@@ -258,7 +257,7 @@ class Map(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Maybe(Kind):
-    """Of a kind; or nil, which is None."""
+    """A value of a kind; or nil, read as None."""
 
     of: Kind
 
@@ -271,12 +270,12 @@ class Maybe(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Anything(Kind):
-    """What is passed over: `most` bytes of anything that a message may hold. Read as None."""
+    """Any value of at most `most` bytes. It is skipped and read as None."""
 
     most: int = MAX_MESSAGE
 
     def take(self, source: Source, family: str, value: Any) -> None:
-        left, room = [0], self.most  # values to come in each container that is open
+        left, room = [0], self.most  # left: values to come in each open container
         while True:
             size = value if family in (TEXT, BYTES) else 0
             room -= 1 + size

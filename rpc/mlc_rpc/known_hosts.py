@@ -2,8 +2,8 @@
 
     [@revoked | @cert-authority] name,name,… kind key [comment]
 
-Lines of certificate authorities are of no use here, and lines that cannot be read are passed over,
-as the system's ssh does with them; both are said of where a host turns out to be unknown.
+Lines of certificate authorities are not used, and unreadable lines are skipped, as the system's ssh
+does. The error for an unknown host mentions both.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ import paramiko
 FILES = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 MOST_BYTES = 16 << 20
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
-# What paramiko raises for a key that is none.
+# What paramiko raises for a malformed key.
 NO_KEY = (paramiko.SSHException, binascii.Error, ValueError, IndexError, TypeError, EOFError)
 
 
 @dataclass(frozen=True)
 class KnownHosts:
-    """`revoked` are names, key and place of each revoked one; `unread` are the places of lines that
-    are no entries, as file:line."""
+    """`revoked`: names, key and place of each revoked key. `unread`: places of unusable lines. A
+    place is file:line."""
 
     keys: paramiko.HostKeys = field(default_factory=paramiko.HostKeys)
     revoked: list[tuple[str, bytes, str]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
     def revocation(self, name: str, key: paramiko.PKey) -> str:
-        """Where it says that the key is no longer this host's; "" where it does not."""
+        """The place that revokes this key of a host; "" if none does."""
         blob = key.asbytes()
         found = (at for names, of, at in self.revoked if of == blob and _matches(names, name))
         return next(found, "")
 
     def hints(self) -> str:
-        """What may be the reason that a host is not known, as the end of an advice."""
+        """The end of an advice: why a host may be unknown."""
         if not self.unread:
             return ""
         others = len(self.unread) - 1
@@ -51,7 +51,7 @@ class KnownHosts:
 
 
 def known_hosts(files: Sequence[str] = FILES) -> KnownHosts:
-    """What the files say; of two keys of one kind for a host, the first counts."""
+    """Reads the files. Of two keys of one type for a host, the first counts."""
     found = KnownHosts()
     seen: set[tuple[str, str]] = set()
     for path in (Path(file).expanduser() for file in files):
@@ -76,7 +76,7 @@ def _take(found: KnownHosts, fields: list[str], at: str, seen: set[tuple[str, st
         if marker:
             raise ValueError(marker)
         key = paramiko.PKey.from_type_string(kind, blob)
-    except paramiko.pkey.UnknownKeyType:  # one that only the system's ssh can use
+    except paramiko.pkey.UnknownKeyType:  # only the system's ssh can use it
         return
     except NO_KEY:
         found.unread.append(at)
@@ -88,9 +88,9 @@ def _take(found: KnownHosts, fields: list[str], at: str, seen: set[tuple[str, st
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file; none of what is no file or cannot be read."""
+    """The lines of a file; [] if it is not a regular file or cannot be read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would block
             return []
         with path.open("rb") as file:
             return file.read(MOST_BYTES).decode(errors="replace").splitlines()
@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Whether a field of names, patterns or hashes is of that host."""
+    """Whether a field of names, patterns or hashes matches a host."""
     hit = False
     for pattern in names.split(","):
         negated = pattern.startswith("!")

@@ -1,8 +1,8 @@
 """labgrid://place, a board that labgrid's coordinator lends: a place with a NetworkService.
 
-labgrid's own client acquires the place, says where its board is and switches its power; the board
-is then reached by ssh. A small process of its own waits for this one to end and then releases the
-place, so that none stays taken, however this one ends.
+labgrid's own client acquires the place, gives its board's address and switches its power; ssh then
+reaches the board. A separate process, the keeper, waits for this process to end and releases the
+place, so that a crash here leaves no place taken.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mlc_rpc.text import quoted
 from mlc_rpc.transport import LabgridUrl, SshUrl, Transport
 
 CLIENT = "labgrid-client"
-CLIENT_SECONDS = 60.0  # for one command of it
-POWER_SECONDS = 120.0  # for one that switches power
-SILENT_SECONDS = 20.0  # without an answer, until a board's power is switched off and on
-BOOT_SECONDS = 120.0  # from then until it answers, at most
-PAUSE_SECONDS = 1.0  # from one try to the next
+CLIENT_SECONDS = 60.0  # for one command of the client
+POWER_SECONDS = 120.0  # for a command that switches power
+SILENT_SECONDS = 20.0  # of silence before a board's power is cycled
+BOOT_SECONDS = 120.0  # from a power cycle until the board answers, at most
+PAUSE_SECONDS = 1.0  # between two tries
 ANSWER_SECONDS = 5.0
 SSH_PORT = 22
-# Runs a command at the end of its input: when this process has ended, or has closed it.
+# The keeper runs a command at the end of its input: when this process ends or closes the pipe.
 KEEPER = ("sh", "-c", 'trap "" INT HUP TERM; cat >/dev/null; exec "$@" >/dev/null 2>&1', "sh")
 
 _RESOURCE = re.compile(r"^Acquired resource '[^']*' \(([^)]+)\):\n((?:[ \t]+.*\n?)+)", re.MULTILINE)
@@ -45,9 +45,9 @@ _MUTEX = threading.Lock()
 
 @dataclass(eq=False)
 class Place:
-    """A place that is acquired. `users` are the sessions of this process; with the last of them the
-    place goes back. `silent`: since when its board has not answered. `switched`: whether its power
-    has been off and on since then."""
+    """An acquired place. `users` counts the sessions of this process; the last one releases the
+    place. `silent`: when its board stopped answering. `switched`: whether its power was cycled
+    since then."""
 
     url: str
     name: str
@@ -70,8 +70,8 @@ class Place:
                 self.keeper.wait(CLIENT_SECONDS)
 
     def opened(self, opens: Callable[[], Transport]) -> Transport:
-        """What `opens` by ssh. Where the board has been silent for SILENT_SECONDS, its power is
-        switched off and on, once, before this raises Unreachable."""
+        """The transport that `opens` returns. If the board has been silent for SILENT_SECONDS, its
+        power is cycled once before this raises Unreachable."""
         try:
             transport = opens()
         except Unreachable:
@@ -82,7 +82,7 @@ class Place:
         return transport
 
     def first(self, opens: Callable[[], Transport]) -> Transport:
-        """As `opened`, and waits for a board that boots."""
+        """As `opened`, but waits while the board boots."""
         deadline = time.monotonic() + SILENT_SECONDS + BOOT_SECONDS
         while True:
             try:
@@ -93,7 +93,7 @@ class Place:
             time.sleep(PAUSE_SECONDS)
 
     def _look_after(self) -> None:
-        if self._answers():  # so it is another matter: a key, a shell
+        if self._answers():  # the failure has another cause: a key, a shell
             self.silent = None
             return
         now = time.monotonic()
@@ -111,11 +111,11 @@ class Place:
             return False
 
 
-_LENT: dict[str, Place] = {}  # of this process, by name
+_LENT: dict[str, Place] = {}  # places of this process, by name
 
 
 def lend(board: LabgridUrl) -> Place:
-    """The place, acquired for this process until as many have released it. Raises Unreachable."""
+    """The place, acquired for this process; each caller must release it. Raises Unreachable."""
     with _MUTEX:
         if (place := _LENT.get(board.place)) is None:
             place = _LENT[board.place] = _acquired(f"labgrid://{board.place}", board.place)
@@ -140,14 +140,14 @@ def _acquired(url: str, name: str) -> Place:
         last = _client(url, "-p", name, "release")
         done = _run(url, name, "acquire")
         if done.returncode and _ACQUIRED_BEFORE in done.stderr:
-            last = ["true"]  # whoever acquired it by hand keeps it
+            last = ["true"]  # the user acquired it by hand: do not release it
         elif done.returncode:
             raise _refused(url, done.stderr)
         keeper = subprocess.Popen(
             [*KEEPER, *last], stdin=subprocess.PIPE, pass_fds=(mine,), start_new_session=True
         )
     finally:
-        os.close(mine)  # the keeper has it, too, until the place is released
+        os.close(mine)  # the keeper holds the lock until the place is released
     try:
         address, powered = parse_show(url, _said(url, name, "show"))
     except BaseException:
@@ -159,7 +159,7 @@ def _acquired(url: str, name: str) -> Place:
 
 
 def parse_show(url: str, text: str) -> tuple[SshUrl, bool]:
-    """What `labgrid-client show` says of an acquired place: the address of its NetworkService, and
+    """From the output of `labgrid-client show`: the address of the place's NetworkService, and
     whether its power can be switched. Raises Unreachable."""
     service: SshUrl | None = None
     powered = False
@@ -188,7 +188,7 @@ def parse_show(url: str, text: str) -> tuple[SshUrl, bool]:
 
 
 def _lock(url: str, name: str) -> int:
-    """A file that one command of this user's at a time holds for a place; its descriptor."""
+    """The descriptor of a place's lock file, which one command of this user holds at a time."""
     where = re.sub(r"[^\w.-]", "_", f"{os.environ.get('LG_COORDINATOR', '')}-{name}")
     path = Path(tempfile.gettempdir()) / f"mlc-labgrid-{os.getuid()}-{where}"
     try:
@@ -206,7 +206,7 @@ def _lock(url: str, name: str) -> int:
 
 
 def _client(url: str, *arguments: str) -> list[str]:
-    """A command of labgrid's client: the one beside this Python, else that of the PATH."""
+    """A command line of labgrid's client: the one beside this Python, else the one on the PATH."""
     found = shutil.which(CLIENT, path=Path(sys.executable).parent) or shutil.which(CLIENT)
     if found is None:
         raise Unreachable(
@@ -233,7 +233,7 @@ def _run(
 
 
 def _said(url: str, name: str, *arguments: str, timeout: float = CLIENT_SECONDS) -> str:
-    """What a command says that succeeds. Raises Unreachable."""
+    """The output of a command. Raises Unreachable when it fails."""
     done = _run(url, name, *arguments, timeout=timeout)
     if done.returncode:
         raise _refused(url, done.stderr)

@@ -1,10 +1,9 @@
-"""Requests and responses over a transport: framing, pipelining, deadlines, and who is to blame.
+"""Requests and responses over a transport: framing, pipelining, deadlines, errors.
 
-One thread reads; any thread may call. What is sent while the board works is answered in any order.
-A caller of a prepared request reads by itself where nobody else waits: between the board's word and
-the caller's next one no thread has to wake up another.
-One thread more keeps the heartbeat: it asks a silent board whether it lives, and ends a link that
-is dead though nothing says so, as when a cable is pulled or a board hangs.
+One thread reads; any thread may call. Requests in flight are answered in any order. The caller of a
+prepared request reads the answer itself if nobody else waits; this saves a switch of threads.
+A second thread keeps the heartbeat. It pings a silent board, and ends a link that is dead without
+an error, as when a cable is pulled or a board hangs.
 """
 
 from __future__ import annotations
@@ -51,34 +50,34 @@ from mlc_rpc.wire import (
     version_refusal,
 )
 
-WINDOW = 8  # chunks under way at a time
-CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by the heartbeat
-BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
-PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
+WINDOW = 8  # chunks in flight
+CHUNK_SECONDS = 60.0  # per chunk: enough for slow links; the heartbeat finds dead ones
+BEAT_SECONDS = 1.0  # a tick of the heartbeat
+PING_BEATS = 2  # ticks without traffic from the board, or to it, between pings
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
-READ_BYTES = 1 << 16  # less than malloc asks the system for anew each time
+READ_BYTES = 1 << 16  # small enough that malloc need not ask the system each time
 ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
 REQUEST_HEAD = bytes((ROW_OF_4, REQUEST, 0xCE))  # the id follows, a uint32
 
 
 @dataclass(slots=True)
 class Pending:
-    """A request that was sent, and what its result is to be. `answer` gets error and result, or
-    None when the session ended."""
+    """A request that was sent; `kind` is its result's. `answer` gets error and result, or None when
+    the session ended."""
 
     id: int
     method: str
     kind: Kind
     deadline: float  # of time.monotonic()
     prepared: bool = False
-    sleeps: bool = False  # whoever waits for it does not read
+    sleeps: bool = False  # its caller waits and does not read
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One of many: `tail` is a last parameter of bytes, sent without a copy; the bytes that are the
-    answer are put `into` a place of as many."""
+    """A request of `stream`. `tail` is a last parameter of bytes, sent without a copy. `into`:
+    where to write an answer of that many bytes."""
 
     params: Sequence[object]
     tail: Buffer | None = None
@@ -87,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request put together once, to be sent again and again: `packed` are method and params."""
+    """A request that is packed once and sent often. `packed`: method and params."""
 
     method: str
     kind: Kind
@@ -99,8 +98,8 @@ def _needs_thread(pending: Pending) -> bool:
 
 
 class Reads(Enum):
-    """Who reads what the board sends. NOBODY: whoever waits for a prepared request will, or else
-    the thread, which sleeps."""
+    """Who reads the stream. NOBODY: the thread sleeps until a caller of a prepared request reads,
+    or wakes it."""
 
     THREAD, CALLER, NOBODY = "thread", "caller", "nobody"
 
@@ -109,7 +108,7 @@ class Link:
     """A transport that answers requests. `sent_bytes` counts what went to the board."""
 
     def __init__(self, transport: Transport, timeout: float) -> None:
-        """Waits for the preamble and exchanges versions, where the transport has not.
+        """Waits for the preamble and exchanges versions, unless the transport has done so.
 
         Raises Unreachable, Mismatch, Timeout.
         """
@@ -121,7 +120,7 @@ class Link:
         self._next_id = 0
         self._reads = Reads.THREAD
         self._source: Source | None = None  # for whoever reads
-        self._wake = threading.Semaphore(0)  # the thread is to read again
+        self._wake = threading.Semaphore(0)  # tells the thread to read again
         self._state = threading.Lock()  # of _pending, _late, _next_id, _ended, _reads
         self._writing = threading.Lock()
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
@@ -135,7 +134,7 @@ class Link:
             if not transport.greeted:
                 self._greet(timeout)
             if not transport.ends_with_client:
-                # Nobody waits for the answer: a board that knows no heartbeat does without.
+                # Nobody waits for the answer: a board may not know the method.
                 self.send("heartbeat", (round(DEAD_BEATS * BEAT_SECONDS * 1000),), timeout)
         except BaseException:
             self.close()
@@ -146,16 +145,9 @@ class Link:
         """The result of one request. `tail` is a last parameter of bytes, sent without a copy."""
         return self.wait(self.send(method, params, timeout, tail))
 
-    def stream(
-        self,
-        method: str,
-        requests: Iterable[Request],
-        timeout: float,
-    ) -> Iterator[Any]:
-        """Results of many requests in order, WINDOW of them under way at a time.
-
-        `timeout` is each request's own.
-        """
+    def stream(self, method: str, requests: Iterable[Request], timeout: float) -> Iterator[Any]:
+        """Results of many requests in order, with WINDOW of them in flight. `timeout` is for each
+        request."""
         window: deque[Pending] = deque()
         for request in requests:
             window.append(self.send(method, request.params, timeout, request.tail, request.into))
@@ -196,16 +188,12 @@ class Link:
         self, method: str, kind: Kind, packed: bytes, tail: Buffer | None, timeout: float,
         *, prepared: bool = False,
     ) -> Pending:  # fmt: skip
-        """Sends a request of which all but the head is packed."""
+        """Sends a request; `packed` is all but its head and tail."""
         pending = Pending(0, method, kind, time.monotonic() + timeout, prepared)
         with self._state:
             if self._ended:
                 raise self._ended(method)
-            if self._reads is Reads.NOBODY and not prepared:
-                self._wake_thread()
-            pending.id = self._next_id
-            self._next_id = (self._next_id + 1) & 0xFFFFFFFF
-            self._pending[pending.id] = pending
+            self._register(pending)
         try:
             with self._writing:
                 self._write(pending.id, packed, tail, timeout)
@@ -213,7 +201,7 @@ class Link:
             self.close()
             raise
         except TimeoutError:
-            # Half a frame is on its way: nothing sent after it would be understood.
+            # Half a frame was sent: the board would misread whatever follows.
             self._end(lambda m: self._timeout(m, f"the board took no more bytes for {timeout:g} s"))
             self.transport.close()
         except BrokenPipeError:
@@ -222,8 +210,16 @@ class Link:
             self._end(self._lost(f"the link broke ({error})"))
         return pending
 
+    def _register(self, pending: Pending) -> None:
+        """Gives a request its id. The caller holds `_state`."""
+        if self._reads is Reads.NOBODY and not pending.prepared:
+            self._wake_thread()
+        pending.id = self._next_id
+        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+        self._pending[pending.id] = pending
+
     def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
-        """One request, by whoever has `_writing`. Raises TimeoutError, OSError."""
+        """Writes one request. The caller holds `_writing`. Raises TimeoutError, OSError."""
         frame: list[Buffer] = [REQUEST_HEAD + id.to_bytes(4, "big") + packed]
         if tail is not None and len(tail):
             frame.append(tail)
@@ -254,7 +250,7 @@ class Link:
         return result
 
     def _caller_reads(self, pending: Pending) -> bool:
-        """Whether the caller who waits for a prepared request is to read."""
+        """Whether the caller of a prepared request shall read the stream."""
         with self._state:
             if self._reads is Reads.NOBODY and pending.id in self._pending:
                 self._reads = Reads.CALLER
@@ -264,7 +260,7 @@ class Link:
 
     def _read_for(self, pending: Pending) -> None:
         """Takes messages until a request has its answer, its deadline has passed, or the session
-        has ended. The thread goes on where others wait."""
+        has ended. Then the thread reads on, if others wait."""
         ready, source = self.transport.ready, self._source
         assert ready and source
         try:
@@ -273,7 +269,7 @@ class Link:
                     return
                 try:
                     self._taken(source)
-                except BaseException:  # Ctrl-C: the rest of the message would be taken for another
+                except BaseException:  # Ctrl-C: the rest of the message would be misread
                     self._end(self._lost("an answer was interrupted while it was read"))
                     raise
         finally:
@@ -282,12 +278,12 @@ class Link:
                     self._wake_thread()
 
     def _wake_thread(self) -> None:
-        """By whoever has `_state`."""
+        """The caller holds `_state`."""
         self._reads = Reads.THREAD
         self._wake.release()
 
     def close(self) -> None:
-        """Ends the board's program. Calls under way raise Lost. Safe to call again."""
+        """Ends the board's program. Calls in flight raise Lost. Safe to call again."""
         self._end(lambda method: Lost("the session is closed", board=self.board, method=method))
         self.transport.close()
         self._reader.join(1.0)
@@ -312,7 +308,7 @@ class Link:
             raise Mismatch(refusal[0], board=self.board, attempt=refusal[1])
 
     def _read(self) -> None:
-        """The reader thread: from the preamble to the end of the stream."""
+        """The reader thread: reads from the preamble to the end of the stream."""
         try:
             first = b"" if self.transport.greeted else self._skip_banner()
             into = self._fetch_into if self.transport.read_into else None
@@ -329,14 +325,15 @@ class Link:
                 self._wake.acquire()
 
     def _taken(self, source: Source) -> bool | None:
-        """Takes one message: whether nobody reads from now on. None where it ended the session."""
+        """Takes one message. Returns whether nobody reads from now on; None if the session
+        ended."""
         try:
             return self._take_message(source)
         except Ended:
             self._end(self._lost("the board's program ended"))
         except ProtocolError as error:
             self._end_talk(error.what, error.method)
-        except Wrong as error:  # of a message that is nobody's
+        except Wrong as error:  # in a message that answers no request
             self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
@@ -354,10 +351,10 @@ class Link:
         return size
 
     def _beat(self) -> None:
-        """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life.
+        """The heartbeat's thread. Bytes that arrive, or leave however slowly, are signs of life.
 
-        The board wants signs as well, and while it sends it may not see one: what it has written
-        can lie in a pipe for long before a slow link has brought it here.
+        The board, too, ends a session without signs of life. So this thread also pings when the
+        client has sent nothing, even while data arrives.
         """
         silent, seen = 0, (0, 0)
         mute, said = 0, 0
@@ -374,21 +371,17 @@ class Link:
                 self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
 
     def _ask_for_life(self, timeout: float) -> None:
-        """Sends a ping that nobody waits for; none where a request is being sent just now."""
+        """Sends a ping that nobody waits for; none while another request is being written."""
         if not self._writing.acquire(blocking=False):
             return
         try:
             with self._state:
                 if self._ended:
                     return
-                number = self._next_id
-                self._next_id = (number + 1) & 0xFFFFFFFF
-                if self._reads is Reads.NOBODY:
-                    self._wake_thread()
-                kind = ANSWERS["ping"](None)
-                self._pending[number] = Pending(number, "ping", kind, time.monotonic())
-            self._write(number, _packed("ping", (None,)), None, timeout)
-        except OSError:  # a timeout too: half a frame is on its way
+                pending = Pending(0, "ping", ANSWERS["ping"](None), time.monotonic())
+                self._register(pending)
+            self._write(pending.id, _packed("ping", (None,)), None, timeout)
+        except OSError:  # a timeout too: half a frame was sent
             self._end(self._dead)
             self.transport.close()
         finally:
@@ -404,7 +397,8 @@ class Link:
         )
 
     def _skip_banner(self) -> bytes:
-        """What follows the preamble. Raises Unreachable when none comes."""
+        """Reads up to the preamble; returns the bytes read after it. Raises Unreachable when none
+        comes."""
         seen = b""
         while PREAMBLE not in seen:
             try:
@@ -421,13 +415,13 @@ class Link:
         return seen.split(PREAMBLE, 1)[1]
 
     def _take_message(self, source: Source) -> bool:
-        """One message, read as what it is to be. Whether nobody reads from now on. Raises Ended,
-        Wrong, ProtocolError, OSError."""
+        """Takes one message. Returns whether nobody reads from now on. Raises Ended, Wrong,
+        ProtocolError, OSError."""
         begin = source.byte()
         if begin == ROW_OF_4 and source.byte() == RESPONSE:
             return self._take_response(source)
         if begin == ROW_OF_3 and source.byte() == NOTIFY:
-            Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
+            Text(MAX_METHOD).read(source)  # there are no notifications yet: all are ignored
             ANYTHING.read(source)
             return False
         what = f"what came is neither answer nor notification: it begins with {begin:#04x}"
@@ -461,7 +455,7 @@ class Link:
             left = (
                 pending.prepared
                 and self.transport.ready is not None
-                and not (self._pending and any(map(_needs_thread, self._pending.values())))
+                and not any(map(_needs_thread, self._pending.values()))
             )
             if left:
                 self._reads = Reads.NOBODY
@@ -469,7 +463,7 @@ class Link:
         return left
 
     def _refuse_unasked(self, family: str, id: Any) -> None:
-        """Raises ProtocolError unless the deadline of that request has passed."""
+        """Raises ProtocolError unless that request's deadline has passed."""
         with self._state:
             if family is INTEGER and id in self._late:
                 return
@@ -477,7 +471,7 @@ class Link:
         raise self._protocol(f"what came answers {what}", "")
 
     def _end(self, error: Callable[[str], RpcError]) -> None:
-        """Fails every request under way and all that follow; the first reason stays."""
+        """Fails all requests, in flight and later; the first reason stays."""
         with self._state:
             self._ended = self._ended or error
             self._over.set()
@@ -488,8 +482,7 @@ class Link:
             pending.answer.put(None)
 
     def _end_talk(self, what: str, method: str = "") -> None:
-        """Ends the session with a board that does not keep to the wire, seen in what it answered to
-        `method`."""
+        """Ends the session with a board whose answer to `method` breaks the protocol."""
         self._end(lambda called: self._protocol(what, method or called))
         self.transport.close()
 
@@ -520,7 +513,8 @@ class Link:
         )
 
     def broken(self, what: str, method: str) -> RpcError:
-        """Ends the session: what was answered to `method` cannot be true. The error to raise."""
+        """Ends the session because the answer to `method` cannot be true. Returns the error to
+        raise."""
         self._end_talk(what, method)
         return self._protocol(what, method)
 
@@ -549,8 +543,7 @@ def chunks(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _packed(method: str, params: Sequence[object], tail: Buffer | None = None) -> bytes:
-    """What follows the id of a request: the method and params, and then the head of the `tail` that
-    is a last one of them."""
+    """The bytes between a request's id and its `tail`: method, params, and the tail's head."""
     packer = msgpack.Packer()
     if tail is None:
         return bytes(packer.pack(method) + packer.pack(list(params)))

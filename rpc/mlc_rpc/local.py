@@ -1,4 +1,4 @@
-"""local://, the runtime as a child process on this machine."""
+"""local://: the runtime as a child process on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 def local_machine() -> str:
     """The machine of this host's user space: a 32-bit Python on a 64-bit ARM kernel is "arm".
 
-    Raises Unreachable where no runtime runs.
+    Raises Unreachable where the runtime does not run.
     """
     name = platform.machine().lower()
     if sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""A loaded object on the board: its kernels, and its model where it holds one."""
+"""A loaded object on the board: its kernels, and its model if it has one."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ RUN_SECONDS = 60.0
 TIME_SECONDS = 600.0
 GRACE_SECONDS = 10.0  # the board ends a run that is too long; it has this long to say so
 
-
 Span = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: nanoseconds of each call on the board; executed instructions where counted.
+    """One run: nanoseconds of each call on the board, and executed instructions if counted.
 
-    `host_nanoseconds` are those of the model's functions on this machine, transfers included.
-    `turns`: how often each call ran, and so what its figures are the sum of; None where that is
-    once. `spans`, where they were asked for: (call, thread, begin, duration), in nanoseconds of the
-    board's clock since the run began. `places`, of a run that stopped after a call: the offset of
-    each of its operands.
+    `host_nanoseconds`: of each host call, transfers included. `turns`: how often each call ran; its
+    figures are sums over the turns. None: once each. `spans`, if asked for: (call, thread, begin,
+    duration) in nanoseconds of the board's clock since the run began. `places`, if the run stopped
+    after a call: the offset of each of the call's operands.
     """
 
     nanoseconds: tuple[int, ...]
@@ -61,9 +59,8 @@ class ModelRun:
 
 
 class RemoteFunction:
-    """A kernel on the board, or (name None) the module's model. Takes tensors on the board.
-
-    A model takes its inputs and then its outputs; a kernel its parameters in order.
+    """A kernel on the board, or the module's model (`name` is None). Takes tensors on the board: a
+    model its inputs, then its outputs; a kernel its parameters in order.
     """
 
     def __init__(self, module: RemoteModule, name: str | None) -> None:
@@ -80,8 +77,8 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> None:
-        """Runs once, on `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; on the fast ones
-        unless told, while there are as many as `threads`.
+        """Runs once, on `cores`: "fast", "slow", or numbers as "0-3" or "4,5". The default is the
+        fast ones; all cores if `threads` are more than those.
 
         Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy or has no such
         cores).
@@ -95,8 +92,8 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Callable[[], object]:
-        """The call with these arguments as a function, for what runs again and again: the request
-        is put together once. Raises Refused for arguments of another session."""
+        """The call with these arguments as a function. The request is packed once, so repeated
+        calls are cheaper. Raises Refused for arguments of another session."""
         options = _shared(threads, cores)
         if self._host_calls:
             return partial(self._run, args, options, timeout)
@@ -109,8 +106,8 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Callable[[], Run]:
-        """As `repeated`, of a `profile` with `total`."""
-        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
+        """As `repeated`, for `profile` with `total`."""
+        if self._runs_here(threads):
             return partial(
                 self.profile, *args, total=True, threads=threads, cores=cores, timeout=timeout
             )
@@ -124,10 +121,10 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Callable[[], Callable[[], Run]] | None:
-        """As `repeated_total`, in two parts: the function asks for a run, and what it gives waits
-        for it. A run that is asked for while one is under way begins when that has ended; one can
-        wait so. None where this machine does a part of each run: it computes, or counts."""
-        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
+        """As `repeated_total`, in two parts: the function asks for a run and returns a function
+        that waits for it. One run can be asked for while another one is under way; it begins when
+        that one has ended. None if this machine takes part in each run."""
+        if self._runs_here(threads):
             return None
         options = _shared(threads, cores) | {"total": True}
         link = self.module.link
@@ -139,10 +136,15 @@ class RemoteFunction:
 
         return ask
 
+    def _runs_here(self, threads: int) -> bool:
+        """Whether this machine takes part in each run: by host calls, or by counting."""
+        counts = threads == 1 and self.module.session.counter is not None
+        return counts or bool(self._host_calls)
+
     def _prepared(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
     ) -> Callable[[], Any]:
-        """A run whose request is put together once."""
+        """A run whose request is packed once."""
         params = self._params("run", args, options, timeout)
         link = self.module.link
         return partial(link.call_prepared, link.prepare("run", *params), timeout + GRACE_SECONDS)
@@ -157,11 +159,10 @@ class RemoteFunction:
         total: bool = False,
         timeout: float = RUN_SECONDS,
     ) -> Run:
-        """Runs once, each call timed, and counted where the board counts and one thread runs.
-        `until`: calls to run. `spans`: say when each thread was at work on each call, which costs
-        two looks at the clock each time; of a model with functions on this machine, nobody knows.
-        `total`: all calls together are enough, which a board tells sooner; where it counts, and of
-        a model with such functions, each is told nevertheless.
+        """Runs once and times each call; counts its instructions if the board counts and one thread
+        runs. `until`: how many calls to run. `spans`: record when each thread worked on each call,
+        at two reads of the clock each. `total`: one figure for all calls, which is cheaper. A model
+        with host calls ignores `spans` and `total`, a board that counts ignores `total`.
         """
         counter = self.module.session.counter if threads == 1 else None
         options = _shared(threads, cores) | {"mark": counter is not None}
@@ -189,7 +190,7 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Stopped:
-        """Runs a model up to the end of a turn of a layer, and gives what that has computed. Turns
+        """Runs a model up to the end of a turn of a layer and returns the layer's results. Turns
         count from 0, over all loops around the layer. Raises Refused for an unknown layer, and for
         a turn that does not come."""
         module, board = self.module, self.module.session.board
@@ -224,12 +225,12 @@ class RemoteFunction:
     ) -> Callable[..., Timing]:
         """A function of the same arguments that times the run on the board.
 
-        A sample is the mean of `number` runs, more of them when they take less than
-        `min_repeat_ms` together; there are `repeat` samples, after runs that are discarded: one, or
-        as many as take `min_repeat_ms`. `cache_flush_bytes` of other memory are touched before
-        each sample. `layers` has each call timed too; on a board whose clock is slow to look at
-        that makes small models slower, so time the whole without. A model with functions on this
-        machine is timed here, transfers included, without cache_flush_bytes and layers.
+        There are `repeat` samples. A sample is the mean of `number` runs, or of more if those take
+        less than `min_repeat_ms` together. Warm-up runs come first and are discarded: one, or as
+        many as take `min_repeat_ms`. Before each sample, `cache_flush_bytes` of other memory are
+        touched. `layers` also times each call; if reading the board's clock is slow, this slows
+        small models down, so time the whole model without it. A model with host calls is timed
+        here, transfers included, without cache_flush_bytes and layers.
         """
         shared = _shared(threads, cores)
         options = shared | {
@@ -271,7 +272,7 @@ class RemoteFunction:
         return () if self.name else self.module.host_calls
 
     def _run(self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float) -> Run:
-        """One run, whose instructions are not looked at."""
+        """One run, without counting instructions."""
         if not self._host_calls:
             return self._run_on_board(args, options, timeout)
         total, tensors = len(self.module.model.calls), self._tensors(args)
@@ -299,7 +300,7 @@ class RemoteFunction:
         return Run(tuple(on_board), None, tuple(on_host), every, (), places)
 
     def _tensors(self, args: Sequence[RemoteTensor]) -> dict[tuple[str, int], RemoteTensor]:
-        """The model's by space and index."""
+        """The model's tensors by space and index."""
         inputs = len(self.module.model.inputs)
         tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
         tensors |= {("output", n): tensor for n, tensor in enumerate(args[inputs:])}
@@ -334,14 +335,14 @@ class RemoteFunction:
         options: Mapping[str, Any],
         timeout: float,
     ) -> tuple[Any, ...]:
-        """Of a request. Raises Refused for arguments of another session."""
+        """Parameters of a request. Raises Refused for arguments of another session."""
         for position, arg in enumerate(args):
             if not isinstance(arg, RemoteTensor):
                 raise TypeError(
                     f"argument {position} of {self.name or 'the model'} is no tensor on the board "
                     f"but {type(arg).__name__}\n  try: board.tensor(...)"
                 )
-            if arg.link is not self.module.link:  # where its handle means something else
+            if arg.link is not self.module.link:  # its handle is another tensor's here
                 raise Refused(
                     f"argument {position} of {self.name or 'the model'} is a tensor of another "
                     "session",
@@ -349,7 +350,7 @@ class RemoteFunction:
                     method=method,
                     attempt="board.tensor(...) of this session",
                 )
-        if self.name is None:  # which calls run is said, so that it is known what is answered
+        if self.name is None:  # says which calls run, which gives the length of the answer
             total = len(self.module.model.calls)
             until = min(options.get("until", total), total)
             options = {"from": 0, **options, "until": until}
@@ -362,15 +363,15 @@ class RemoteFunction:
 
 
 def _shared(threads: int, cores: str) -> dict[str, object]:
-    """Options of who shares the work, and where."""
+    """The options `threads` and `cores`."""
     return {"threads": threads} | ({"cores": cores} if cores else {})
 
 
 class RemoteModule:
     """A loaded object. `module["add"]` is a kernel; `run` runs its model.
 
-    `arena` is the memory that the model's calls share, as uint8: what a layer left there is at the
-    offsets that the call table gives (`metadata.model.calls`).
+    `arena` is the memory that the model's calls share, as uint8. The call table
+    (`metadata.model.calls`) has the offsets of each layer's operands in it.
     """
 
     def __init__(
@@ -385,7 +386,7 @@ class RemoteModule:
         weights: bytes | memoryview = b"",
     ) -> None:
         self.session = session
-        self.link = session.link  # which the handle is of, whatever becomes of the session
+        self.link = session.link  # the handle is valid on this link only; a session may reconnect
         self._handles = handles
         self.handle = handle
         self.metadata = metadata
@@ -423,8 +424,8 @@ class RemoteModule:
         threads: int = 1,
         cores: str = "",
     ) -> dict[str, NDArray[Any]]:
-        """The model's outputs by name, the same bits on any number of threads. A state that is not
-        among the inputs is zero. Raises Refused when an input is missing or unknown."""
+        """The model's outputs by name; the same bits for any number of threads. A state that is not
+        among the inputs begins as zeros. Raises Refused when an input is missing or unknown."""
         args = self._bind(inputs)
         self.entry(*args, threads=threads, cores=cores, timeout=timeout)
         return self._results()
@@ -438,7 +439,7 @@ class RemoteModule:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> ModelRun:
-        """As `run`, with nanoseconds and instructions of every call of the call table."""
+        """As `run`; also gives nanoseconds and instructions of every call of the call table."""
         args = self._bind(inputs)
         run = self.entry.profile(*args, until=until, threads=threads, cores=cores, timeout=timeout)
         return ModelRun(self._results(), run)
@@ -453,8 +454,7 @@ class RemoteModule:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Stopped:
-        """Runs the model up to the end of a turn of a layer: what that has computed
-        (RemoteFunction.stop_after)."""
+        """As RemoteFunction.stop_after, for inputs by name."""
         args = self._bind(inputs)
         return self.entry.stop_after(
             *args, layer=layer, turn=turn, threads=threads, cores=cores, timeout=timeout
@@ -477,15 +477,15 @@ class RemoteModule:
         return evaluator(*args)
 
     def stream(self, *, threads: int = 1, cores: str = "", timeout: float = RUN_SECONDS) -> Stream:
-        """The model step by step, with states of its own (mlc_rpc/stream.py)."""
+        """The model step by step, with its own states (mlc_rpc/stream.py)."""
         return Stream(self, threads=threads, cores=cores, timeout=timeout)
 
     def step(self, inputs: Mapping[str, NDArray[Any]] | NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """As Stream.step, of a stream that the module has for itself."""
+        """As Stream.step, on the module's own stream."""
         return self._own_stream.step(inputs)
 
     def reset(self) -> None:
-        """States of `step` are zero again."""
+        """Sets the states of `step` to zero."""
         self._own_stream.reset()
 
     def save_state(self) -> dict[str, NDArray[Any]]:
@@ -511,8 +511,7 @@ class RemoteModule:
         self._handles.free(self.handle, self.session.timeout)
 
     def weights_at(self, offset: int, size: int) -> NDArray[np.uint8]:
-        """A piece of the weights as functions on this machine get it: writable, the same array each
-        time."""
+        """A piece of the weights for host calls: writable, and the same array each time."""
         if (offset, size) not in self._constants:
             whole = np.frombuffer(self._weights, np.uint8)
             self._constants[offset, size] = whole[offset : offset + size].copy()
@@ -520,7 +519,7 @@ class RemoteModule:
 
     @property
     def model(self) -> Model:
-        """What the model takes and gives. Raises Refused where there is none."""
+        """The module's model. Raises Refused if there is none."""
         if self.metadata.model is None:
             raise Refused(
                 "the module holds no model",
@@ -530,7 +529,7 @@ class RemoteModule:
         return self.metadata.model
 
     def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
-        """Inputs written to the board, and the outputs after them."""
+        """Writes the inputs to the board. Returns the inputs' and the outputs' tensors."""
         model = self.model
         names, states = model.arguments, model.states
         if set(inputs) - set(states) != set(names):

@@ -1,4 +1,4 @@
-"""Whether a file or folder of the user's can be relied on: who else may change it?"""
+"""Whether other users may change a file or folder of the user's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def why_foreign(path: str | Path, status: os.stat_result | None = None) -> str:
-    """Why others than the user and root may change it; "" where they may not, or nothing is there.
+    """Why users other than this one and root may change it; "" if they may not, or it does not
+    exist.
 
-    Systems other than POSIX have other means, and the user's folders are the user's there.
+    Always "" on systems other than POSIX, where the user's folders are private.
     """
     if os.name != "posix":
         return ""

@@ -1,6 +1,6 @@
-"""The board's program as a child process of this one; what local:// and qemu:// have in common.
+"""The board's program as a child process; local:// and qemu:// use this.
 
-Linux only, as the program itself is.
+Linux only, as the program is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mlc_rpc.transport import Buffer, Runtime, Tail, Transport, join_words
 
 PIPE_BYTES = 1 << 20
 TURN_SECONDS = 0.2
-GRACE_SECONDS = 2.0  # from the end of its input to the end of the program
+GRACE_SECONDS = 2.0  # the program has this long to end after its input has
 
 
 class ProcessTransport(Transport):
-    """A child process spoken to through its stdin and stdout. `folder` goes when it is closed."""
+    """A child process, spoken to through its stdin and stdout. `close` removes `folder`."""
 
     ends_with_client = True
 
@@ -94,7 +94,7 @@ class ProcessTransport(Transport):
         left = list(pieces)
         while left:
             try:
-                with self._closing:  # else the descriptor may be another file's by now
+                with self._closing:  # a closed descriptor may be another file's by now
                     if self._closed:
                         raise BrokenPipeError("it was closed")
                     written = os.writev(self._stdin, left)
@@ -102,7 +102,7 @@ class ProcessTransport(Transport):
                 left_seconds = deadline - time.monotonic()
                 if left_seconds <= 0:
                     raise TimeoutError from None
-                # In short turns, since closing the descriptor would not end a wait for it.
+                # In short turns: closing the descriptor does not end a poll of it.
                 self._poll.poll(min(left_seconds, TURN_SECONDS) * 1000)
                 continue
             self.moved += written
@@ -143,7 +143,7 @@ class ProcessTransport(Transport):
 
 
 def runtime_file(runtime: Runtime, machine: str, folder: str) -> str:
-    """Path of the board's program for `machine`; bytes are written into `folder` first."""
+    """Path of the board's program for `machine`; a program given as bytes goes into `folder`."""
     program = runtime(machine)
     if isinstance(program, Path):
         return str(program)
@@ -154,6 +154,6 @@ def runtime_file(runtime: Runtime, machine: str, folder: str) -> str:
 
 
 def _widen(pipe: int) -> None:
-    """Fewer and larger system calls; the kernel's limit for a user may be smaller: no harm."""
+    """Enlarges a pipe, for fewer system calls. The kernel may refuse; that does no harm."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

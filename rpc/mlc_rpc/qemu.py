@@ -1,7 +1,7 @@
-"""qemu://, the runtime under QEMU's user-mode emulation: the stand-in for a board.
+"""qemu://: the runtime under QEMU's user-mode emulation, as a stand-in for a board.
 
-Executed instructions are counted by a plugin of ours where this QEMU takes it. A QEMU that
-scripts/build-qemu made is preferred to the system's own.
+Our plugin counts executed instructions, if this QEMU takes plugins. A QEMU that scripts/build-qemu
+made is preferred to the system's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def open_qemu(
     plugin: Path | None = None,
     caches: Sequence[Cache] = (),
 ) -> Transport:
-    """`machine` decides where a CPU's name fits both ("max") or none; aarch64 where it is None.
+    """`machine` decides for a CPU name that fits both machines ("max") or none; None: aarch64.
 
-    `plugin` is the built counting plugin for this host, None where there is none; it simulates
-    `caches`: the core's own, then those that could stand behind it.
+    `plugin` is the counting plugin built for this host, or None. It simulates `caches`: the core's
+    first cache, then the candidates for the one behind it.
     Raises Unreachable when QEMU is missing or does not know the CPU.
     """
     board = f"qemu://{url.option}"
@@ -60,7 +60,7 @@ def open_qemu(
             counts = Path(folder.name, "counts")
             simulated = f",caches={caches_option(caches)}" if caches else ""
             options = ["-plugin", f"{plugin},out={counts}{simulated}"]
-    # As root: a worker that became nobody could not write to the plugin's file.
+    # As root: a worker that drops to user nobody could not write to the plugin's file.
     command = [qemu, "-cpu", url.option, *options, program, "--as-root"]
     transport = ProcessTransport(board, command, folder)
     transport.emulated = True
@@ -88,7 +88,7 @@ def find_qemu(machine: str, board: str = "qemu://") -> str:
 
 
 def built_folder() -> Path:
-    """Where scripts/build-qemu leaves emulators."""
+    """Where scripts/build-qemu installs emulators."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "mlc-deploy" / "qemu"
 
@@ -111,7 +111,7 @@ def cpu_names(qemu: str) -> tuple[str, ...]:
 
 @lru_cache
 def refusal(qemu: str, plugin: Path, program: str) -> str:
-    """Why this QEMU does not take the plugin; "" when it does. Found out by trying."""
+    """Why this QEMU does not take the plugin; "" when it does. Runs QEMU to see."""
     if not plugin.exists():
         return f"the counting plugin {plugin.name} is not built"
     tried = subprocess.run(
@@ -131,9 +131,9 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
 
 
 def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:
-    """The machine whose QEMU knows the CPU: the one wanted, or else the first of MACHINES.
+    """The machine whose QEMU knows the CPU: `wanted` if possible, else the first of MACHINES.
 
-    What is wanted decides alone where it is not installed, or no QEMU knows the CPU.
+    `wanted` is returned unchecked when its QEMU is not installed, or no QEMU knows the CPU.
     """
     if wanted and wanted not in MACHINES:
         return wanted

@@ -1,6 +1,6 @@
-"""The record layer: what lies below msgpack on TCP, so that nobody changes, drops or adds a byte.
+"""The record layer below msgpack on TCP: nobody can change, drop or add a byte unnoticed.
 
-The wire is described in wire.py. One Sealer and one Opener at each end.
+wire.py describes the format. Each end has one Sealer and one Opener.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Tags:
 
 
 def _payloads(pieces: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The bytes of `pieces`, cut for records: each but the last is full. Nothing is copied."""
+    """The bytes of `pieces` cut into payloads, all full but the last. Nothing is copied."""
     payload: list[Buffer] = []
     room = MAX_RECORD
     for piece in pieces:
@@ -49,22 +49,22 @@ def _payloads(pieces: Sequence[Buffer]) -> Iterator[list[Buffer]]:
 
 
 class Sealer:
-    """Makes records of what is to be sent."""
+    """Makes the records to send."""
 
     def __init__(self, key: bytes) -> None:
         self._tags = _Tags(key)
 
     def seal(self, pieces: Sequence[Buffer]) -> Iterator[bytes]:
-        """The records that hold `pieces`; to be sent in this order, and all of them."""
+        """The records that hold `pieces`. All must be sent, in this order."""
         for payload in _payloads(pieces):
             length = sum(map(len, payload)).to_bytes(4, "big")
             yield b"".join((length, self._tags.next(length, payload), *payload))
 
 
 class Opener:
-    """Gives the payload of records that arrive, each after its tag was checked.
+    """Checks the tags of arriving records and gives their payloads.
 
-    Bytes of the stream are put into `room()`, and `took` says how many.
+    The caller puts bytes of the stream into `room()`, and says by `took` how many.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -73,7 +73,7 @@ class Opener:
         self._begin = self._end = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go, at least one; asked for when `next` has no more."""
+        """Where the next bytes go, at least one. Call it when `next` gives b""."""
         if self._begin > 0:
             left = bytes(self._buffer[self._begin : self._end])
             self._buffer[: len(left)] = left
@@ -84,7 +84,7 @@ class Opener:
         self._end += size
 
     def next(self) -> bytes:
-        """The next record's payload; b"" when it has not arrived. Raises ProtocolError."""
+        """The next record's payload; b"" if the record is incomplete. Raises ProtocolError."""
         have = self._buffer[self._begin : self._end]
         if len(have) < HEAD_BYTES:
             return b""

@@ -1,4 +1,4 @@
-"""Work that is done again when the board was lost during it: rebooted, hung, cut off."""
+"""Repeats work during which the board was lost: it rebooted, hung, or was cut off."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """That a board was lost during `method`, and back after `seconds` more.
+    """A board was lost during `method` and came back after `seconds`.
 
-    `what` is what was seen of it. `rebooted` is None where the board does not say.
+    `what` is the error. `rebooted` is None if the board does not say.
     """
 
     what: str
@@ -37,13 +37,13 @@ def persist(
     patience: float = RETURN_SECONDS,
     waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> tuple[T, tuple[Interruption, ...]]:
-    """What work() returns, and how often it was interrupted: each time that the board is lost, the
-    session reconnects, and work begins anew.
+    """The result of work(), and the interruptions. Each time the board is lost, the session
+    reconnects and work() starts again.
 
-    So work must hold nothing of the session from one time to the next. It is done `times` times at
-    most; `patience` is how many seconds the board may take to come back, and waiting() is entered
-    meanwhile. Raises Lost when all times were in vain, Unreachable when it does not come back, and
-    what else work raises.
+    So work() must not keep tensors or modules between attempts. There are at most `times` attempts.
+    The board may take `patience` seconds to come back; waiting() is entered meanwhile. Raises Lost
+    after the last attempt, Unreachable when the board does not come back, and what else work()
+    raises.
     """
     interruptions: list[Interruption] = []
     while True:

@@ -1,4 +1,4 @@
-"""A board in use: what it is, tensors and blobs on it, modules loaded into it."""
+"""A board in use: its description, and the tensors, blobs and modules on it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mlc_targets.object_format import parse_metadata, section_of
 
 PING_SECONDS = 5.0
 CALL_SECONDS = 30.0
-RETURN_SECONDS = 120.0  # what a board may take to boot
-TRY_SECONDS = 10.0  # for one try to connect to it meanwhile
-READ_SECONDS = 600.0  # to read and hash a blob from a slow card; a dead board is found otherwise
-PAUSE_SECONDS = 1.0  # at least, from one try to the next
-PIECE = 1 << 24  # bytes of a blob that are hashed together
-RELEASED_CHUNKS = 32  # of a blob that is sent: as many need be in memory
+RETURN_SECONDS = 120.0  # a board may take this long to boot
+TRY_SECONDS = 10.0  # for one try to reconnect
+READ_SECONDS = 600.0  # to read and hash a blob on a slow card; the heartbeat finds a dead board
+PAUSE_SECONDS = 1.0  # between two tries, at least
+PIECE = 1 << 24  # bytes of a blob hashed at a time
+RELEASED_CHUNKS = 32  # of a mapped blob; its pages are released after so many were sent
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One core. `model` is "" and `midr` 0 where the board does not know."""
+    """One core. `model` is "" and `midr` is 0 if unknown."""
 
     model: str = ""
     midr: int = 0
@@ -43,7 +43,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the board says of itself. Memory and pages in bytes."""
+    """The board's description of itself. Memory and pages in bytes."""
 
     runtime: str  # version of the program
     machine: str  # of its user space: "aarch64", "arm", "x86_64"
@@ -51,18 +51,18 @@ class Device:
     features: frozenset[str]  # by LLVM's names
     kernel: str
     cores: int
-    fast_cores: int  # of the fastest kind, where the program may run; as many threads are best
+    fast_cores: int  # of the fastest kind that the program may use: the best number of threads
     memory: int
     page_size: int
     cpus: tuple[Cpu, ...]
-    boot: str = ""  # another one after each boot; "" where the board does not say
-    slow_cores: tuple[int, ...] = ()  # numbers; none where all are fast, or not told apart
-    allowed_cores: tuple[int, ...] = ()  # numbers of all; none where the board does not say
-    box: tuple[str, ...] | None = None  # of wire.BOX, what holds; None where it does not say
+    boot: str = ""  # differs after each boot; "" if unknown
+    slow_cores: tuple[int, ...] = ()  # numbers; none if all are of one kind, or unknown
+    allowed_cores: tuple[int, ...] = ()  # numbers of the cores the program may use; none: unknown
+    box: tuple[str, ...] | None = None  # the entries of wire.BOX in force; None: unknown
 
     def count_cores(self, cores: str = "") -> int:
-        """How many cores those are, at least 1, whether they are there or not: "fast" (as "" is),
-        "slow", or numbers as "0-3" or "4,5". Raises ValueError on other text."""
+        """How many cores a text names, at least 1, whether or not the board has them: "fast" (also
+        ""), "slow", or numbers as "0-3" or "4,5". Raises ValueError on other text."""
         match cores:
             case "" | "fast":
                 return self.fast_cores
@@ -72,8 +72,8 @@ class Device:
                 return len(core_numbers(cores))
 
     def refuse_cores(self, cores: str, board: str) -> None:
-        """Raises Refused where the board has none that are called so, ValueError on other text;
-        before anything is sent, as the board would on a run."""
+        """Raises Refused if the board has no such cores, as a run would, but before anything is
+        sent. Raises ValueError on other text."""
         if cores == "slow" and not self.slow_cores and self.allowed_cores:
             raise Refused(
                 "the board has no slow cores, or its kernel does not tell which they are",
@@ -93,8 +93,7 @@ class Device:
 class Deployable(Protocol):
     """What `load` takes besides bytes: an object file and the weights of its model.
 
-    Where some of the model's calls are functions of this machine, `host_calls` has them, each a
-    host_call.HostCall.
+    It may also have `host_calls`, a sequence of host_call.HostCall.
     """
 
     @property
@@ -105,7 +104,7 @@ class Deployable(Protocol):
 
 
 class Session(Closing):
-    """Everything that is done with one board, until `close`. Usable from several threads.
+    """A connection to one board, until `close`. Usable from several threads.
 
     Every call raises RpcError's kinds (mlc_rpc.errors) and has a deadline. Ctrl-C during a call
     ends the board's program.
@@ -119,16 +118,15 @@ class Session(Closing):
         reopen: Callable[[float], Transport] | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
-        """`timeout` is the default deadline, in seconds, of a call that does no work of the user's.
-        `reopen` starts the program on the same board again within so many seconds, for `reconnect`.
-        `release` gives back, once the session is closed, a board that was lent.
+        """`timeout`, in seconds, is the default deadline of calls that run no kernel. `reopen`
+        starts the program on the same board again, within so many seconds, for `reconnect`.
+        `release` returns a lent board when the session is closed.
 
-        Raises Unreachable when no program of ours is at the other end, Mismatch when it is another
-        version's.
+        Raises Unreachable when our program does not answer, Mismatch when its version differs.
         """
         self.timeout = timeout
         self._reopen, self._release = reopen, release
-        self._sent_before = 0  # by links that are gone
+        self._sent_before = 0  # bytes sent by earlier links
         self._begin(transport, timeout)
 
     def _begin(self, transport: Transport, timeout: float) -> None:
@@ -146,12 +144,12 @@ class Session(Closing):
             raise
 
     def reconnect(self, patience: float = RETURN_SECONDS) -> None:
-        """Goes on with the same board after the session was lost, as soon as it answers: its
-        program is started again, and what its cache holds need not be sent again.
+        """Starts the program on the same board again after the session was lost, as soon as the
+        board answers. Blobs in the board's cache need not be sent again.
 
-        Tensors and modules of before are gone; using them raises Lost. `patience` in seconds.
-        Raises Unreachable when the board does not come back in that time, Mismatch, and Lost when
-        this session was closed.
+        Earlier tensors and modules are gone; using them raises Lost. Raises Unreachable when the
+        board does not come back in `patience` seconds, Mismatch, and Lost when this session was
+        closed.
         """
         if self._reopen is None:
             raise Lost("the session is closed", board=self.board, attempt="connect again")
@@ -167,7 +165,7 @@ class Session(Closing):
                 return
             except Mismatch:
                 raise
-            except RpcError as error:  # it may answer, and be on its way down
+            except RpcError as error:  # also if it answers while it shuts down
                 if time.monotonic() > deadline:
                     raise Unreachable(
                         f"the board did not come back in {patience:g} s: {error.what}",
@@ -181,17 +179,17 @@ class Session(Closing):
 
     @property
     def counting(self) -> bool:
-        """Whether executed instructions are counted here; else `why_not_counting` says why."""
+        """Whether executed instructions are counted; if not, `why_not_counting` says why."""
         return self.counter is not None
 
     @property
     def counter(self) -> Counter | None:
-        """Where marked runs are counted."""
+        """Reads the counts of marked runs; None if the board does not count."""
         return self.link.transport.counter
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether `reconnect` is of use: the session was not closed here."""
+        """Whether `reconnect` can work: the session was not closed here."""
         return self._reopen is not None
 
     @property
@@ -200,7 +198,7 @@ class Session(Closing):
         return self._sent_before + self.link.sent_bytes
 
     def close(self) -> None:
-        """Ends the board's program; what it held is gone. Safe to call again."""
+        """Ends the board's program; its tensors and modules are gone. Safe to call again."""
         self._reopen = None
         self.link.close()
         release, self._release = self._release, None
@@ -244,7 +242,7 @@ class Session(Closing):
     def put(self, data: bytes | memoryview) -> bytes:
         """Leaves `data` on the board under its BLAKE2b-256 hash, which is returned.
 
-        What is there already, of this session or an earlier one that broke off, is not sent again.
+        The part that is there already, from this or an earlier session, is not sent again.
         """
         view = memoryview(data).cast("B")
         name = _name_of(view)
@@ -256,7 +254,7 @@ class Session(Closing):
         except Refused:
             if size == 0:
                 raise
-            # The part that was there is damaged. The board has dropped it by now, or says so again.
+            # The part that was there is damaged. The board has dropped it, or refuses again.
             self._send_blob(name, view, self._blob(name, len(view))[0])
         return name
 
@@ -265,7 +263,7 @@ class Session(Closing):
         return self._blob(name)[1]
 
     def get(self, name: bytes) -> bytes:
-        """The content of a blob, which has that hash. Raises Refused when the board does not hold
+        """The content of the blob with this hash. Raises Refused when the board does not hold
         it."""
         size, complete = self._blob(name)
         if not complete:
@@ -273,7 +271,7 @@ class Session(Closing):
                 f"blob {name.hex()[:12]} is not on the board", board=self.board, method="blob.get"
             )
         requests = (Request((name, at, step)) for at, step in chunks(size))
-        # Joined as they arrive: how many there are is the board's word.
+        # Grows as parts arrive: the board claims the size, so it is not allocated up front.
         data = bytearray()
         for part in self.link.stream("blob.get", requests, CHUNK_SECONDS):
             data += part
@@ -286,7 +284,8 @@ class Session(Closing):
         self.call("blob.free", name)
 
     def _blob(self, name: bytes, whole: int | None = None) -> tuple[int, bool]:
-        """How much of a blob is there, and whether that is all of it: `whole` bytes, if known."""
+        """How many bytes of a blob are there, and whether it is complete. `whole`: its size, if
+        known."""
         size, complete = self.call("blob.has", name, timeout=READ_SECONDS)
         if whole is not None and (size > whole or (complete and size < whole)):
             what = f"the board has {size} bytes of a blob of {whole}"
@@ -295,7 +294,7 @@ class Session(Closing):
 
     def _send_blob(self, name: bytes, view: memoryview, start: int) -> None:
         total = len(view)
-        if start or not total:  # a piece of nothing: the board takes in what its cache has
+        if start or not total:  # an empty piece makes the board read its cache
             self.link.call("blob.put", name, total, start, timeout=READ_SECONDS, tail=b"")
         requests = (
             Request((name, total, start + at), view[start + at : start + at + step])
@@ -311,7 +310,7 @@ class Session(Closing):
     def load(
         self, program: bytes | Deployable, weights: bytes | memoryview | None = None
     ) -> RemoteModule:
-        """Loads an object file, and with it the weights of its model.
+        """Loads an object file and the weights of its model.
 
         The board refuses an object for another machine, or one that needs CPU features it lacks.
         """
@@ -351,7 +350,7 @@ class Session(Closing):
 
 
 def _name_of(view: memoryview) -> bytes:
-    """The name of a blob's content, which is its hash."""
+    """The name of a blob: the hash of its content."""
     found = blake2b(digest_size=HASH_BYTES)
     for begin in range(0, len(view), PIECE):
         found.update(view[begin : begin + PIECE])
@@ -360,13 +359,13 @@ def _name_of(view: memoryview) -> bytes:
 
 
 def _release(view: memoryview) -> None:
-    """Pages of a mapped file that were read need no memory any more; it is read again."""
+    """Frees the memory of a mapped file's pages; a later access reads them again."""
     if isinstance(view.obj, mmap.mmap) and hasattr(view.obj, "madvise"):
         view.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _metadata_of(program: bytes) -> bytes | None:
-    """What an object says of itself; None where it is no object, which boards refuse."""
+    """The metadata section of an object; None if it is no object, which boards refuse."""
     try:
         return section_of(program)
     except ValueError:

@@ -1,5 +1,5 @@
-"""The bytes of a stream as msgpack, piece by piece: nothing is made of a value before its head was
-looked at."""
+"""Reads a stream as msgpack, piece by piece, so that a value's head can be checked before its
+content is read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 Buffer = bytes | bytearray
 
-MUCH = 1 << 14  # bytes that are worth a call of the system of their own
+MUCH = 1 << 14  # bytes that are worth a system call of their own
 MAX_MESSAGE = 1 << 20  # bytes
-MAX_DEPTH = 8  # containers in each other
+MAX_DEPTH = 8  # nested containers
 
 # Families of values, by a value's first byte.
 NIL, BOOL, INTEGER, FLOAT = "nil", "bool", "integer", "float"
@@ -24,8 +24,8 @@ class Ended(Exception):
 
 
 class Source:
-    """A stream in order. more() waits for some of its bytes, and gives none at the end; into(place)
-    puts them where they belong, and says how many, where the stream has such a way."""
+    """A stream in order. more() waits for bytes and returns them, b"" at the end. into(place), if
+    the stream has it, writes them to a place and returns how many."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Source:
         return whole
 
     def fill(self, place: memoryview) -> None:
-        """Puts the next bytes there, as many as it holds. Raises as `take` does."""
+        """Fills `place` with the next bytes. Raises as `take` does."""
         while place:
             if self.left == 0 and self._into and len(place) >= MUCH:
                 size = self._into(place)
@@ -78,8 +78,8 @@ class Source:
             place = place[size:]
 
     def head(self) -> tuple[str, Any]:
-        """The next value's family, and the value; of what has a length, the length, and then the
-        bytes, or the elements, are still to come."""
+        """The next value's family, and the value itself or its length. After a length, the bytes or
+        elements are still to be read."""
         at = self._at
         if at < len(self._data):
             self._at = at + 1
@@ -92,7 +92,8 @@ class Source:
 
 
 def _heads() -> tuple[tuple[str, struct.Struct | None, Any], ...]:
-    """For each first byte: the family, and what follows it, or else the value or the length."""
+    """For each first byte: the family, and either the format of what follows, or the value or
+    length in the byte itself."""
 
     def fixed(family: str, values: range) -> list[tuple[str, struct.Struct | None, Any]]:
         return [(family, None, value) for value in values]
@@ -114,7 +115,7 @@ assert len(_HEADS) == 256
 
 
 def described(family: str, value: Any) -> str:
-    """What a head says, in words; of text and bytes never what is in them."""
+    """A head in words; never the content of text or bytes."""
     match family:
         case "bool":
             return "true" if value else "false"

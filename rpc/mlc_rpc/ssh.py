@@ -1,7 +1,7 @@
-"""ssh://, the runtime on a board, spoken to through the stdin and stdout of an ssh channel.
+"""ssh://: the runtime on a board, spoken to through the stdin and stdout of an ssh channel.
 
-Nothing needs to be installed on the board and no port is opened: the program is sent once, into a
-cache of its own under the hash of its content, and lives as long as the channel.
+Nothing needs to be installed on the board and no port is opened. The program is sent once, into a
+cache under the hash of its content, and lives as long as the channel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KERNEL_MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "arm", "
 
 
 def open_ssh(url: SshUrl, runtime: Runtime, timeout: float) -> Transport:
-    """Connects, sends the program for the board's user space where it is not there, starts it.
+    """Connects, sends the program for the board's user space unless it is there, and starts it.
 
     Raises Unreachable.
     """
@@ -40,7 +40,7 @@ def open_ssh(url: SshUrl, runtime: Runtime, timeout: float) -> Transport:
 
 
 def open_shell(host: Host, timeout: float) -> Shell:
-    """By paramiko, or by the system's ssh where only that finds the way or the algorithms.
+    """Connects by paramiko, or by the system's ssh if paramiko lacks the route or the algorithms.
 
     Raises Unreachable.
     """
@@ -59,14 +59,14 @@ def open_shell(host: Host, timeout: float) -> Shell:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A cache directory that was removed, and what it took."""
+    """A cache directory that was removed, and its size."""
 
     path: str
     bytes: int
 
 
 def clean_ssh(url: SshUrl, timeout: float) -> list[Cleaned]:
-    """Removes all that was ever left on the board by this user. Raises Unreachable."""
+    """Removes everything that this user left on the board. Raises Unreachable."""
     shell = open_shell(resolve(url), timeout)
     try:
         said = shell.run(script(CLEAN), timeout)
@@ -104,7 +104,7 @@ def _machine(shell: Shell, timeout: float) -> str:
 
 
 def _send(shell: Shell, content: bytes, timeout: float) -> int:
-    """Leaves the program in the board's cache, and returns the place that it has there."""
+    """Stores the program in the board's cache; returns the index of its place (ssh_scripts)."""
     said = shell.run(script(CHECK, content), timeout)
     there = re.search(r"mlc-there (\d)", said.out)
     complaints = [said.complaint] if "mlc-absent" not in said.out else []

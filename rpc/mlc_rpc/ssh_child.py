@@ -1,6 +1,6 @@
-"""The system's ssh as a child process: for boards and ways that paramiko does not know.
+"""The system's ssh as a child process, for boards and routes that paramiko cannot handle.
 
-It reads the user's configuration itself, so what `ssh BOARD` reaches is reached here too.
+It reads the user's configuration itself, so it reaches whatever `ssh BOARD` reaches.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ FAILED = 255  # ssh's own exit status
 
 
 class ChildShell(Shell):
-    """A connection for each command. Host keys must be known; a password is asked by ssh itself."""
+    """Opens a connection for each command. Host keys must be known; ssh itself asks for a
+    password."""
 
     def __init__(self, host: Host, timeout: float) -> None:
         """Raises Unreachable."""
         self.host = host
-        if sys.platform == "win32":  # whose pipes the transport of child processes cannot wait for
+        if sys.platform == "win32":  # ProcessTransport cannot poll its pipes
             raise host.unreachable("only ssh itself can reach it, which is not used on Windows")
         program = shutil.which("ssh")
         if not program:
@@ -64,11 +65,11 @@ class ChildShell(Shell):
             return Said(done.returncode, _beginning(out), said)
 
     def start(self, command: str) -> Transport:
-        from mlc_rpc.process import ProcessTransport  # not to be had on Windows
+        from mlc_rpc.process import ProcessTransport  # cannot be imported on Windows
 
         folder = tempfile.TemporaryDirectory(prefix="mlc-ssh-")
         transport = ProcessTransport(self.host.board, [*self._command, command], folder)
-        # The memory is another machine's, and a link that dies says nothing to the board.
+        # The program's memory is on the board, and the board does not notice a dead link.
         transport.process, transport.ends_with_client = None, False
         return transport
 

@@ -1,4 +1,4 @@
-"""An ssh connection by paramiko: the way to the board, its host key, who the user is."""
+"""An ssh connection by paramiko: jump hosts, host keys, logging in."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from mlc_rpc.transport import Buffer, Tail, Transport, join_words
 KEEPALIVE_SECONDS = 5
 GRACE_SECONDS = 2.0
 PACKET_BYTES = 1 << 15  # what paramiko sends at a time
-NO_KEYS = "No authentication methods available"  # paramiko's words, which have no class
+NO_KEYS = "No authentication methods available"  # paramiko's message; it has no class for this
 QUESTIONS = 3  # how often a password is asked for
 
-# Its thread tells a broken connection to the log, with a traceback, besides raising an exception.
+# paramiko's thread logs a traceback for a broken connection, besides raising an exception.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
-Link = Any  # a socket, or a paramiko.Channel, which is used like one
+Link = Any  # a socket or a paramiko.Channel; both are used alike
 
 
 class NoCommonAlgorithm(Unreachable):
@@ -39,7 +39,7 @@ class NoCommonAlgorithm(Unreachable):
 
 
 class ClientShell(Shell):
-    """Commands on channels of one connection; `clients` are those on the way and the board's."""
+    """Commands on channels of one connection. `clients`: the jump hosts', then the board's."""
 
     def __init__(self, host: Host, clients: Sequence[paramiko.SSHClient]) -> None:
         self.host = host
@@ -48,7 +48,7 @@ class ClientShell(Shell):
     def run(self, command: str, timeout: float, sent: bytes = b"") -> Said:
         try:
             stdin, stdout, stderr = self._clients[-1].exec_command(command, timeout=timeout)
-            with contextlib.suppress(OSError):  # it may fail before it reads: its words say why
+            with contextlib.suppress(OSError):  # it may fail before it reads; its output says why
                 stdin.write(sent)
                 stdin.flush()
                 stdin.channel.shutdown_write()
@@ -83,7 +83,7 @@ class ClientShell(Shell):
 
 
 class ClientTransport(Transport):
-    """The program on the board behind a channel; `shell` is closed with it."""
+    """The program on the board behind a channel. `close` also closes `shell`."""
 
     def __init__(self, shell: ClientShell, channel: paramiko.Channel) -> None:
         self.board = shell.host.board
@@ -97,7 +97,7 @@ class ClientTransport(Transport):
 
     def read(self, limit: int) -> bytes:
         while True:
-            # The channel has one timeout for both ways, which a write sets.
+            # The channel has one timeout for both directions, and writing sets it.
             with contextlib.suppress(TimeoutError):
                 return bytes(self._channel.recv(limit))
 
@@ -112,8 +112,8 @@ class ClientTransport(Transport):
                 left = left[sent:]
 
     def close(self) -> None:
-        # End of input ends the program; closing the channel ends the reader. A link that is down
-        # already takes neither.
+        # The end of its input ends the program; closing the channel ends the reader. Both fail if
+        # the link is down.
         for end in (self._channel.shutdown_write, self._channel.close):
             with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
                 end()
@@ -140,7 +140,7 @@ class ClientTransport(Transport):
 
 
 def connect_client(host: Host, timeout: float) -> ClientShell:
-    """Raises Unreachable, of which NoCommonAlgorithm may be mended by another client."""
+    """Raises Unreachable; NoCommonAlgorithm if another client may succeed."""
     clients: list[paramiko.SSHClient] = []
     try:
         for hop in (*host.jumps, host):
@@ -152,7 +152,7 @@ def connect_client(host: Host, timeout: float) -> ClientShell:
 
 
 def server_key(host: Host, timeout: float) -> paramiko.PKey:
-    """The host key that the board shows, believed by nobody yet. Raises Unreachable."""
+    """The host key that the board shows, not yet trusted. Raises Unreachable."""
     clients: list[paramiko.SSHClient] = []
     transport = None
     try:
@@ -170,7 +170,7 @@ def server_key(host: Host, timeout: float) -> paramiko.PKey:
 
 
 def is_trusted(host: Host, key: paramiko.PKey) -> bool:
-    """Whether known_hosts has this key of the board. Raises Unreachable where it has another."""
+    """Whether known_hosts has this key of the board. Raises Unreachable if it has another one."""
     known_to_user = known_hosts()
     if at := known_to_user.revocation(host.known_as, key):
         raise _revoked(host, key, at)
@@ -183,7 +183,7 @@ def is_trusted(host: Host, key: paramiko.PKey) -> bool:
 
 
 def trust(host: Host, key: paramiko.PKey) -> Path:
-    """Adds the key to the user's known_hosts, and returns that file."""
+    """Adds the key to the user's known_hosts; returns that file."""
     path = Path("~/.ssh/known_hosts").expanduser()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -196,7 +196,7 @@ def trust(host: Host, key: paramiko.PKey) -> Path:
 
 
 def _link(host: Host, clients: Sequence[paramiko.SSHClient], timeout: float) -> Link:
-    """A stream to the host: a socket, or a channel of the last host on the way."""
+    """A stream to the host: a socket, or a channel of the last jump host."""
     if not clients:
         return _socket(host, timeout)
     transport = clients[-1].get_transport()
@@ -267,7 +267,7 @@ def _failed(host: Host, error: Exception) -> Unreachable:
 
 
 def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
-    """Verified, logged in, and kept alive."""
+    """A client that is verified, logged in, and kept alive."""
     client, known = paramiko.SSHClient(), known_hosts()
     try:
         keys = known.keys.lookup(host.known_as) or {}
@@ -287,7 +287,7 @@ def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
                 auth_timeout=timeout,
             )
         except paramiko.SSHException as error:
-            # Nothing else: after a wrong host key, a password would be told to a stranger.
+            # Only then: after a wrong host key, a password would go to a stranger.
             refused = isinstance(error, paramiko.AuthenticationException) or NO_KEYS in str(error)
             if not (refused and _log_in_by_password(client, host)):
                 raise
@@ -325,7 +325,7 @@ def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
 
 
 def _log_in_by_password(client: paramiko.SSHClient, host: Host) -> bool:
-    """Whether a password that the user typed was right; False too where there is no terminal."""
+    """Asks for a password. Whether it was right; False if there is no terminal."""
     transport = client.get_transport()
     for _ in range(QUESTIONS):
         if not (transport and transport.is_active()) or not sys.stdin or not sys.stdin.isatty():

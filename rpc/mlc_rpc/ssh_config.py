@@ -1,4 +1,4 @@
-"""Where an ssh:// board is, after the user's ssh configuration was asked."""
+"""Resolves an ssh:// URL by the user's ssh configuration."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import paramiko
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.transport import SshUrl, parse_url
 
-MAX_JUMPS = 8  # more are a circle
+MAX_JUMPS = 8  # more are taken for a circle
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`alias` is what the user called it; `jumps` are the hosts on the way, the nearest first.
+    """`alias` is the user's name for the host; `jumps` are the jump hosts, the nearest first.
 
-    `proxy_command`: it is reached through a program of the user's, which only the system's ssh
-    starts.
+    `proxy_command`: the host is reached through a program that only the system's ssh starts.
     """
 
     alias: str
@@ -38,7 +37,7 @@ class Host:
 
     @property
     def known_as(self) -> str:
-        """What known_hosts calls it."""
+        """Its name in known_hosts."""
         return self.name if self.port == 22 else f"[{self.name}]:{self.port}"
 
     def unreachable(self, what: str, attempt: str = "") -> Unreachable:
@@ -46,7 +45,7 @@ class Host:
 
 
 def resolve(url: SshUrl) -> Host:
-    """Address, user, port, keys and way, from the URL and ~/.ssh/config. Raises Unreachable."""
+    """Address, user, port, keys and jumps, from the URL and ~/.ssh/config. Raises Unreachable."""
     path = Path("~/.ssh/config").expanduser()
     config = paramiko.SSHConfig()
     if path.exists():
@@ -70,7 +69,7 @@ def _resolve(config: paramiko.SSHConfig, url: SshUrl, depth: int) -> Host:
     jumps: tuple[Host, ...] = ()
     if way.lower() != "none":
         for hop in way.split(","):
-            # Only the first has a way of its own; the others are reached from the one before.
+            # Only the first has its own jumps; each other is reached from the one before it.
             gate = _resolve(config, _hop(hop.strip()), depth + 1)
             jumps += (*(gate.jumps if not jumps else ()), gate)
     return Host(

@@ -1,7 +1,7 @@
-"""What the board's sh is asked to do: constants, with a hash of ours in them and nothing else.
+"""Scripts for the board's sh: constants, filled in with values that this module makes.
 
-Answers carry a word of ours, since a login shell may print more. The cache is the first directory
-of PLACES that will have it; each is made with mode 0700, and used only when it is a directory, no
+Their answers begin with a word of ours, since a login shell may print more. The cache is the first
+usable directory of PLACES. Each is made with mode 0700, and used only if it is a directory, not a
 link, and the user's own.
 """
 
@@ -45,7 +45,7 @@ starts() {
 }
 """
 )
-# 126 is the shell's word for a program that may not be started.
+# The shell's status 126 means that a program may not be started.
 CHECK = (
     _PROGRAM
     + """
@@ -74,7 +74,7 @@ starts "$t" || no "programs may not be started from there (noexec)"
 mv -f "$t" "$d/$f" && echo mlc-there @place@
 """
 )
-# Touched, since what was used least recently makes room first.
+# Touched, since the least recently used entry is evicted first.
 START = (
     _PROGRAM
     + """

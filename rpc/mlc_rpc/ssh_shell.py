@@ -1,6 +1,6 @@
-"""What an ssh connection is used for: commands on the board, one of which is its program.
+"""The interface of an ssh connection: commands on the board, among them the board's program.
 
-Two things offer it: paramiko (ssh_client), and the system's ssh where that cannot (ssh_child).
+Two classes implement it: by paramiko (ssh_client), and by the system's ssh (ssh_child).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from mlc_rpc.ssh_config import Host
 from mlc_rpc.transport import Transport
 
-MOST_SAID = 1 << 20  # bytes that are read of what a command says
+MOST_SAID = 1 << 20  # bytes read of a command's output
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a command ended, and what it said, of each stream the first MOST_SAID bytes; status is -1
-    where it did not end in time, or said more."""
+    """How a command ended, and the first MOST_SAID bytes of each stream. status is -1 if it did not
+    end in time, or printed more."""
 
     status: int
     out: str
@@ -31,11 +31,12 @@ class Shell(ABC):
 
     @abstractmethod
     def run(self, command: str, timeout: float, sent: bytes = b"") -> Said:
-        """A command of ours, which is given `sent` on its stdin."""
+        """Runs a command with `sent` as its stdin."""
 
     @abstractmethod
     def start(self, command: str) -> Transport:
-        """A command whose stdin and stdout are the transport, which closes this when it closes."""
+        """Starts a command; the transport is its stdin and stdout. Closing the transport closes
+        this shell."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a call of a model has computed, read while the run stands still after it."""
+"""Reads the results of one call of a model, after a run that stopped there."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Tensors = Mapping[tuple[str, int], RemoteTensor]  # the model's, by space and in
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A run that stopped after turn `turn` of a layer. `results` are what its kernel computed in
-    that turn, by the names of the kernel's parameters, in the kernel's own shapes and layouts."""
+    """A run that stopped after turn `turn` of a layer. `results`: the kernel's outputs of that
+    turn, by parameter name, in the kernel's own shapes and layouts."""
 
     layer: str
     kernel: str
@@ -30,7 +30,7 @@ class Stopped:
 
 
 def call_of(model: Model, layer: str, board: str) -> int:
-    """The number of the call of that layer. Raises Refused, with the nearest names."""
+    """The number of a layer's call. Raises Refused, with the nearest names."""
     names = [call.layer for call in model.calls]
     if layer in names:
         return names.index(layer)
@@ -39,7 +39,7 @@ def call_of(model: Model, layer: str, board: str) -> int:
 
 
 def never(layer: str, turn: int, turns: int, board: str) -> Refused:
-    """The error of a turn that did not come: the layer ran `turns` times."""
+    """The error for a turn that did not come; the layer ran `turns` times."""
     if turns == 0:
         return Refused(
             f"layer '{layer}' did not run: its loop had no turn, or another branch was taken",
@@ -57,12 +57,12 @@ def never(layer: str, turn: int, turns: int, board: str) -> Refused:
 def results_at(
     kernel: Kernel, call: Call, places: Sequence[int], tensors: Tensors
 ) -> dict[str, NDArray[Any]]:
-    """What the kernel's outputs hold. places: the offset of each operand in its memory. Raises
-    ProtocolError for a place that is outside."""
+    """The kernel's outputs by name. places: the offset of each operand in its memory. Raises
+    ProtocolError for a place outside."""
     sizes = dict(zip(kernel.scalars, kernel.most, strict=False))
     scalars = len(kernel.params)
     for name, arg, at in zip(kernel.scalars, call.args[scalars:], places[scalars:], strict=True):
-        if SPACES[arg.space] != "weights":  # a constant is as large as it can be
+        if SPACES[arg.space] != "weights":  # a constant scalar has its largest value
             sizes[name] = int(_read(tensors, arg, at, 8).view("<i8")[0])
     found: dict[str, NDArray[Any]] = {}
     for param, arg, at in zip(kernel.params, call.args, places, strict=False):

@@ -1,10 +1,10 @@
-"""A model with states, step by step: what it passes on to itself stays on the board.
+"""A model with states, step by step. The states stay on the board.
 
     with board.load(model).stream() as stream:
         for frame in frames:
             probability = stream.step({"input": frame})["output"]
 
-Streams of one module share its weights, and each has states of its own.
+Streams of one module share its weights; each has its own states.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class Stream(Closing):
         every = [(p, self._allocated(p)) for p in model.outputs]
         self._states = {p.state: tensor for p, tensor in every if p.state}
         self._own = {p.name: tensor for p, tensor in every if not p.state}
-        self._outputs = self._own  # where the last step's are
-        self.asked: deque[Callable[[], Run]] = deque()  # steps that `ask` asked for: how to wait
+        self._outputs = self._own  # of the last step
+        self.asked: deque[Callable[[], Run]] = deque()  # wait for the steps that `ask` asked for
         self._args = (*self._inputs.values(), *(tensor for _, tensor in every))
         self._run = module.entry.repeated(*self._args, **self._how)
         self._timed = module.entry.repeated_total(*self._args, **self._how)
         self._fixed = {p.name for p in model.outputs if not p.open and p.name not in model.extents}
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were given so far
-        self._places: dict[str, Array] = {}  # in those shapes, where they are this machine's memory
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs given so far
+        self._places: dict[str, Array] = {}  # of those inputs, in this machine's memory
 
     def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
-        """Runs the model once, from the states that the step before left. Returns the outputs by
+        """Runs the model once, from the states that the last step left. Returns the outputs by
         name, without the states.
 
-        inputs: arrays by name, or the only array that the model takes. One that is not given stays
-        as in the step before. Raises Refused for an unknown input, and for one that was never
-        given; ValueError for an array of another shape or dtype.
+        inputs: arrays by name, or the array of a model with one input. Inputs that are left out
+        keep their last value. Raises Refused for an unknown input and for one that was never given,
+        ValueError for an array of another shape or dtype.
         """
         self.give(inputs)
         self._outputs = self._own
@@ -73,8 +73,8 @@ class Stream(Closing):
         self, inputs: Mapping[str, Array] | Array, *, total: bool = False,
         timeout: float | None = None,
     ) -> Run:  # fmt: skip
-        """As `step`, but gives what the step cost, as RemoteFunction.profile does; `results` has
-        the outputs. timeout: of this step, where it is another one."""
+        """As `step`, but returns the step's cost, as RemoteFunction.profile does; `results` has the
+        outputs. timeout: of this step (default: the stream's)."""
         self.give(inputs)
         self._outputs = self._own
         if total and timeout is None:
@@ -83,8 +83,7 @@ class Stream(Closing):
         return self.module.entry.profile(*self._args, total=total, **how)
 
     def results(self, *names: str) -> dict[str, Array]:
-        """The outputs of the last step, or those of these names alone, which are all that is
-        read."""
+        """The outputs of the last step; only those named are read (default: all)."""
         if not self._extents or (names and self._fixed.issuperset(names)):
             return {name: self._outputs[name].take() for name in names or self._outputs}
         wanted = {name: t for name, t in self._outputs.items() if not names or name in names}
@@ -93,29 +92,28 @@ class Stream(Closing):
         return {name: found[name] for name in names} if names else found
 
     def number(self, name: str) -> int | float | bool:
-        """An output of the last step that is one number, of a size that stays."""
+        """An output of the last step that is one number and has a fixed size."""
         return self._outputs[name].number()
 
     def ask(self) -> bool:
-        """Asks for a step of the inputs as they are; the board begins it when the step before has
-        ended. Two can be asked for. False where this machine does a part of each step."""
+        """Asks for a step with the current inputs; the board begins it when the step before has
+        ended. Two can be asked for. False if this machine takes part in each step."""
         if self._asks is None:
             return False
         own, spare = self._asks
-        elsewhere = not self.asked  # not over the outputs that may still be read
+        elsewhere = not self.asked  # keeps the last step's outputs, which may still be read
         self.asked.append((own if elsewhere is (self._outputs is self._spare) else spare)())
         return True
 
     def await_asked(self) -> Run:
-        """What the step cost that was asked for first; `results` has its outputs, until another
-        one is asked for. Raises as a step does."""
+        """Waits for the oldest step that was asked for and returns its cost. `results` has its
+        outputs until another step is asked for. Raises as `step` does."""
         run = self.asked.popleft()()
         self._outputs = self._own if self._outputs is self._spare else self._spare
         return run
 
     def drop_asked(self) -> int:
-        """Waits for all steps that were asked for, without a look at their outputs. Returns how
-        many of them ran."""
+        """Waits for all steps that were asked for and drops their outputs. Returns how many ran."""
         ran = 0
         with suppress(RpcError):
             while self.asked:
@@ -126,12 +124,12 @@ class Stream(Closing):
 
     @cached_property
     def _spare(self) -> dict[str, RemoteTensor]:
-        """Other places for the outputs, since they are read while the next step runs."""
+        """A second set of outputs: one is read while the next step writes the other."""
         return {p.name: self._allocated(p) for p in self.module.model.outputs if not p.state}
 
     @cached_property
     def _asks(self) -> tuple[Callable[[], Callable[[], Run]], ...] | None:
-        """Ask for a step whose outputs go to their own places, and to the spare ones."""
+        """Functions that ask for a step: the first writes `_own`, the second `_spare`."""
         own = self.module.entry.asked(*self._args, **self._how)
         if own is None:
             return None
@@ -142,7 +140,7 @@ class Stream(Closing):
         return own, other
 
     def give(self, inputs: Mapping[str, Array] | Array) -> None:
-        """Inputs of the steps from now on, as `step` takes them, which `ask` then asks for."""
+        """Sets the inputs of later steps, for `ask`. Takes them as `step` does."""
         if self.asked:
             raise self._refusal("a step that was asked for is neither awaited nor dropped")
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
@@ -169,8 +167,8 @@ class Stream(Closing):
                 self._places[name] = place
 
     def _put_in_place(self, given: Mapping[str, Array]) -> bool:
-        """Writes inputs of the shapes of the step before to where they belong; False where that is
-        not all of them."""
+        """Writes inputs straight to the board's memory. False, with some perhaps written, if that
+        is not mapped or a shape or dtype differs from the last step's."""
         for name, array in given.items():
             place = self._places.get(name)
             if place is None or not isinstance(array, np.ndarray):
@@ -181,7 +179,7 @@ class Stream(Closing):
         return bool(self._places)
 
     def reset(self) -> None:
-        """States are zero again, as before the first step."""
+        """Sets the states to zero, as before the first step."""
         for tensor in self._states.values():
             tensor.fill("zero")
 
@@ -190,11 +188,11 @@ class Stream(Closing):
         return self._states[name].numpy()
 
     def save_state(self) -> dict[str, Array]:
-        """The states by the names of their inputs, for `load_state` of any stream of the model."""
+        """The states by input name, for `load_state` of any stream of the model."""
         return {name: tensor.numpy() for name, tensor in self._states.items()}
 
     def load_state(self, states: Mapping[str, Array]) -> None:
-        """The next step begins with these states; those that are not named stay as they are.
+        """The next step begins with these states; states that are not named stay.
         Raises Refused for a name that is no state; ValueError for another shape or dtype."""
         for name in states:
             if name not in self._states:
@@ -216,7 +214,7 @@ class Stream(Closing):
         return self.module.session.empty([int(n) for n in param.shape], param.dtype)
 
     def _only(self) -> str:
-        """The name of the one input that an array without a name is for."""
+        """The name of the only input. Raises Refused if there are several."""
         names = list(self._arguments)
         if len(names) != 1:
             raise self._refusal("an array without a name is for a model of one input")

@@ -1,7 +1,7 @@
-"""tcp://, a runtime that listens on a port (`mlc-runtime --listen`), for boards without ssh.
+"""tcp://: a runtime that listens on a port (`mlc-runtime --listen`), for boards without ssh.
 
-Both ends prove that they hold the board's key before anything else is said; what follows is sealed
-in records (wire.py). It is authentic, not secret.
+Both ends first prove that they hold the board's key. Everything after that is sealed in records
+(wire.py): authentic, not secret.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mlc_rpc.source import LIST, Ended, Source, described
 from mlc_rpc.transport import Buffer, TcpUrl, Transport
 from mlc_rpc.wire import ANSWERS, ERROR, MAX_GREETING, PREAMBLE, REQUEST, RESPONSE
 
-SHOWN_BYTES = 40  # of what is no preamble
-UNSENT_BYTES = 1 << 18  # so that on a slow link a ping waits for this and not for megabytes
+SHOWN_BYTES = 40  # of a wrong preamble
+UNSENT_BYTES = 1 << 18  # in the kernel's queue: on a slow link a ping waits for all of it
 
 
 def open_tcp(url: TcpUrl, key: bytes | Path | None, timeout: float) -> Transport:
-    """Connects and proves the key; None: the one that was enrolled for the URL's host.
+    """Connects and proves the key. None: the one enrolled for the URL's host.
 
     Raises Unreachable, Mismatch.
     """
@@ -60,10 +60,9 @@ def open_tcp(url: TcpUrl, key: bytes | Path | None, timeout: float) -> Transport
 
 
 class TcpTransport(Transport):
-    """A connection whose greetings are over: bytes in records."""
+    """A connection after hello and auth: bytes in records."""
 
     greeted = True
-    why_not_counting = "instructions are counted on qemu:// boards only"
 
     def __init__(
         self, board: str, connection: socket.socket, sealer: Sealer, opener: Opener
@@ -72,14 +71,14 @@ class TcpTransport(Transport):
         self._socket = connection
         self._sealer = sealer
         self._opener = opener
-        # Held while the descriptor is in use: closed under a read, its number may be another
-        # file's by the time the read waits for it.
+        # Held while the descriptor is in use: if it were closed meanwhile, its number could
+        # become another file's.
         self._reading, self._writing = threading.Lock(), threading.Lock()
 
     def read(self, limit: int) -> bytes:
         with self._reading:
             while not (payload := self._opener.next()):
-                # The socket has one timeout for both ways, which a write sets.
+                # The socket has one timeout for both directions, and writing sets it.
                 with contextlib.suppress(TimeoutError):
                     size = self._socket.recv_into(self._opener.room())
                     if size == 0:
@@ -99,7 +98,7 @@ class TcpTransport(Transport):
                     left = left[sent:]
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # wakes a read and a write under way
+        with contextlib.suppress(OSError):  # wakes a read and a write in progress
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._reading, self._writing:
             self._socket.close()
@@ -109,7 +108,7 @@ class TcpTransport(Transport):
 
 
 class _Greeter:
-    """Requests before there is a session: one at a time, small, in clear, all in one deadline."""
+    """Requests before there is a session: one at a time, unsealed, under one deadline."""
 
     def __init__(self, connection: socket.socket, board: str, deadline: float) -> None:
         self._socket = connection
@@ -137,7 +136,7 @@ class _Greeter:
         if error := Maybe(ERROR).read(self._source):
             raise Refusal(*error[:2])
         result = ANSWERS[method](*params).read(self._source)
-        if self._source.left:  # what follows belongs to a session, and there is none yet
+        if self._source.left:  # nothing may follow before the session begins
             raise Wrong("is followed by more")
         return result
 

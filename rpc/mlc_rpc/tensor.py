@@ -15,14 +15,14 @@ from numpy.typing import DTypeLike, NDArray
 from mlc_rpc.closing import Closing
 from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
 
-MEMORY_FILE = "/memfd:"  # how the system shows one
+MEMORY_FILE = "/memfd:"  # begins the link target of a memory file in /proc
 
-# Types that numpy lacks travel as what has their bits.
+# Types that numpy lacks travel as a numpy type of the same size.
 _CARRIERS = {"bfloat16": "uint16"}
 
 
 def carrier(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds a board type's bits, little-endian as every board of ours is."""
+    """The numpy type that holds a board type's bits; little-endian, as all boards are."""
     return np.dtype(_CARRIERS.get(dtype, dtype)).newbyteorder("<")
 
 
@@ -32,8 +32,8 @@ def dtype_name(dtype: DTypeLike) -> str:
 
 
 class Handles:
-    """The tensors, or the modules, of one link by the board's ids: those in use, and those of them
-    that nobody here holds any more."""
+    """The board's ids of one link's tensors or modules: those in use, and those `dropped`, which
+    nobody here refers to."""
 
     def __init__(self, link: Link, noun: str) -> None:
         self._link, self._noun = link, noun
@@ -41,8 +41,7 @@ class Handles:
         self.dropped: deque[int] = deque()
 
     def add(self, handle: int, method: str) -> int:
-        """The handle of another one, in answer to `method`. Raises ProtocolError where it is in
-        use: two would be one."""
+        """Registers a handle that answered `method`. Raises ProtocolError if it is in use."""
         if handle in self._used:
             raise self._link.broken(f"{self._noun} {handle} is another one already", method)
         self._used.add(handle)
@@ -58,10 +57,10 @@ class Handles:
 
 
 class RemoteTensor(Closing):
-    """`shape` and `dtype` of a tensor on the board; its bytes come and go by `numpy` and `write`.
+    """A tensor on the board; `numpy` reads and `write` writes it.
 
-    Freed by `close`, or some time after nobody holds it (`handles` then has it among the dropped
-    ones; None where something else on the board owns the tensor).
+    `close` frees it; otherwise it is freed some time after the last reference is gone, through
+    `handles.dropped`. handles is None if something else on the board owns the tensor.
     """
 
     def __init__(
@@ -91,73 +90,66 @@ class RemoteTensor(Closing):
         """Sends the array, which must have this tensor's shape and dtype (ValueError otherwise)."""
         array = np.asarray(array)
         self._require(array)
-        flat = np.ascontiguousarray(array, dtype=self._carrier).reshape(-1).view(np.uint8)
-        data = flat.data
-        requests = (
-            Request((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes)
-        )
-        for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
-            pass
+        flat = np.ascontiguousarray(array, dtype=self._carrier).reshape(-1)
+        self.write_bytes(0, flat.view(np.uint8))
 
     def numpy(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
-        """The content as an array of this shape and dtype; or its first elements, in another shape
-        of no more."""
+        """The content as an array; or its first elements, in a `shape` of no more elements."""
         shape = self.shape if shape is None else shape
         own = self._carrier
         return self.read_bytes(0, math.prod(shape) * own.itemsize).view(own).reshape(shape)
 
     def put(self, array: NDArray[Any]) -> None:
-        """As `write`; straight into the tensor's memory where that is a process of this machine.
-        For what is written again and again."""
-        if self._may_map:
-            self.mapped()
+        """As `write`, for repeated writes: copies into the tensor's memory if it can be mapped."""
         array = np.asarray(array)
-        if self._elements is None:
+        elements = self._local()
+        if elements is None:
             self.write(array)
             return
         self._require(array)
-        self._elements[...] = array
+        elements[...] = array
 
     def put_first(self, array: NDArray[Any]) -> None:
-        """As `put`, of an array of another shape and as many elements at most: the first ones."""
+        """As `put`, for an array of another shape and no more elements: writes the first ones."""
         array = np.asarray(array)
         if array.shape == self.shape:
             self.put(array)
             return
         if array.dtype != self._carrier or array.size > math.prod(self.shape):
             self._require(array)
-        if self._may_map:
-            self.mapped()
-        if self._elements is None:
+        elements = self._local()
+        if elements is None:
             self.write_bytes(0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         else:
-            self._elements.reshape(-1)[: array.size] = array.reshape(-1)
+            elements.reshape(-1)[: array.size] = array.reshape(-1)
 
     def place(self, shape: Sequence[int]) -> NDArray[Any] | None:
-        """The first elements in this shape, in the tensor's own memory, where `put` has mapped it:
-        what is written there is written to the tensor."""
+        """A view of the first elements, in this shape, in the tensor's own memory. None unless
+        `put` has mapped it."""
         if self._elements is None:
             return None
         return self._elements.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     def number(self) -> int | float | bool:
         """The only element."""
-        if self._may_map:
-            self.mapped()
-        found: int | float | bool = (
-            self.numpy() if self._elements is None else self._elements
-        ).item()
+        elements = self._local()
+        found: int | float | bool = (self.numpy() if elements is None else elements).item()
         return found
 
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
-        """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
-        if self._may_map:
-            self.mapped()
-        if self._elements is None:
+        """As `numpy`, for repeated reads: copies the tensor's memory if it can be mapped."""
+        elements = self._local()
+        if elements is None:
             return self.numpy(shape)
         if shape is None or tuple(shape) == self.shape:
-            return self._elements.copy()
-        return self._elements.reshape(-1)[: math.prod(shape)].reshape(shape).copy()
+            return elements.copy()
+        return elements.reshape(-1)[: math.prod(shape)].reshape(shape).copy()
+
+    def _local(self) -> NDArray[Any] | None:
+        """The elements in the tensor's own memory; None if it cannot be mapped."""
+        if self._may_map:
+            self.mapped()
+        return self._elements
 
     def _require(self, array: NDArray[Any]) -> None:
         expected = self._carrier
@@ -181,7 +173,7 @@ class RemoteTensor(Closing):
         return flat
 
     def write_bytes(self, offset: int, data: NDArray[np.uint8]) -> None:
-        """Sends bytes to where they belong, from `offset` on."""
+        """Writes bytes of the content from `offset`."""
         view = data.data
         requests = (
             Request((self.handle, offset + at), view[at : at + step])
@@ -191,7 +183,7 @@ class RemoteTensor(Closing):
             pass
 
     def mapped(self) -> NDArray[np.uint8] | None:
-        """The tensor's own memory, on a board that is a process of this machine; None elsewhere."""
+        """The tensor's own memory if the board is a process of this machine; else None."""
         if self._may_map:
             self._may_map = False
             self._mapping = _map(self.link, self.handle, self.nbytes)
@@ -200,7 +192,7 @@ class RemoteTensor(Closing):
         return self._mapping
 
     def fill(self, kind: Literal["zero", "random"], seed: int = 1) -> None:
-        """The board fills the tensor itself, so that nothing is sent."""
+        """Lets the board fill the tensor; nothing is sent."""
         self.link.call("tensor.fill", self.handle, kind, seed, timeout=CHUNK_SECONDS)
 
     def close(self) -> None:
@@ -210,16 +202,16 @@ class RemoteTensor(Closing):
             self._handles.free(self.handle)
 
     def __del__(self) -> None:
-        # Collected at any moment and on any thread, perhaps one that is sending: so only noted.
+        # This may run at any moment on any thread, even one that is sending: only note the handle.
         if getattr(self, "_open", False) and self._handles:
             self._handles.dropped.append(self.handle)
 
 
 def _map(link: Link, handle: int, size: int) -> NDArray[np.uint8] | None:
-    """A tensor's memory file, mapped; None where the system does not let us.
+    """Maps a tensor's memory file; None if the system does not let us.
 
-    Only a file of the program that was started here, in memory and of the tensor's size, is opened:
-    the board could name any.
+    The board could name any file. So it must be a memory file of the program that was started here,
+    and of the tensor's size.
     """
     if size == 0:
         return np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""What time_evaluator measured on the board."""
+"""The result of time_evaluator: samples and the conditions on the board."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COUNTED = ("cycles", "instructions", "cache_misses")  # by the CPU
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What was so on the board `before` and `after` every `each` samples, by the facts' names
-    (wire.py), a number per row; None where the board's kernel does not tell.
+    """Facts about the board `before` and `after` every `each` samples: columns by fact (wire.py),
+    one row per `each` samples; None where the board's kernel does not say.
 
-    `cores` are those that the threads were pinned to, `cluster` their model or models; of the
-    board's cores `fast_cores` are of the fastest kind, and `slow_cores` those of the slowest.
+    The threads were pinned to `cores`; `cluster` names the models of these. `fast_cores` is how
+    many of the board's cores are of the fastest kind; `slow_cores` are those of the slowest.
     """
 
     before: Mapping[str, Column]
@@ -35,13 +35,13 @@ class Conditions:
     slow_cores: tuple[int, ...] = ()
 
     def during(self, fact: str) -> NDArray[np.float64]:
-        """By how much a count grew in each row; empty where that is not known of all."""
+        """By how much a count grew in each row; empty unless all rows are known."""
         pairs = list(zip(self.before[fact], self.after[fact], strict=True))
         grown = [b - a for a, b in pairs if a is not None and b is not None]
         return np.asarray(grown if len(grown) == len(pairs) else [], np.float64)
 
     def known(self) -> dict[str, dict[str, list[int | None]]]:
-        """Facts of which anything is known, as {"before": {fact: rows}, "after": ...}."""
+        """The facts with any value, as {"before": {fact: rows}, "after": ...}."""
         told = [
             fact
             for fact, column in self.after.items()
@@ -54,11 +54,11 @@ class Conditions:
 def parse_conditions(
     answer: Mapping[str, Any], models: Sequence[str], fast_cores: int, slow_cores: tuple[int, ...]
 ) -> Conditions | None:
-    """Of the answer to `time`; None where the board's program says nothing of conditions.
+    """The conditions in the answer to `time`; None if it has none.
 
-    `models` are those of the board's cores, as far as it says.
+    `models`: the models of the board's cores, as far as known.
 
-    Raises ValueError where rows and names do not fit together.
+    Raises ValueError when rows and names do not fit together.
     """
     facts = answer["facts"]
     if not facts:
@@ -87,9 +87,9 @@ def _columns(
 class Timing:
     """Seconds per run, timed on the board, one sample per repeat; none is ever dropped.
 
-    `number` is how many runs each sample is the mean of. `verdict` "emulated" means that the
-    seconds are QEMU's and say nothing about any board. Where layers were asked for, `layers` has
-    the seconds of each call for each sample, without those that timing it takes.
+    `number`: how many runs each sample is the mean of. The `verdict` "emulated" means that the
+    seconds are QEMU's and say nothing about a board. `layers`, if asked for: for each sample, the
+    seconds of each call, less the cost of timing it.
     """
 
     samples: tuple[float, ...]
@@ -124,7 +124,7 @@ class Timing:
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """Indices of samples that are too far from the median to be chance."""
+        """Indices of samples too far from the median to be chance."""
         return outliers(self.samples)
 
     @property
@@ -134,7 +134,7 @@ class Timing:
 
     @property
     def judgement(self) -> Judgement:
-        """The verdict, and all that speaks against the timing."""
+        """The verdict, and all findings against the timing."""
         return judge(self)
 
     @property
@@ -142,7 +142,7 @@ class Timing:
         return self.judgement.verdict
 
     def per_run(self, fact: str) -> float | None:
-        """The median growth of a count per run, such as "cycles"; None where it is not known."""
+        """The median growth of a count per run, such as "cycles"; None if unknown."""
         now = self.conditions
         grown = np.empty(0) if now is None else now.during(fact)
         if now is None or grown.size == 0:
@@ -152,8 +152,8 @@ class Timing:
         return float(np.median(grown / np.asarray(runs)))
 
     def record(self) -> dict[str, Any]:
-        """As JSON, in milliseconds; what is None or empty is not known. `conditions` has a row for
-        every `each` samples, and nothing of an emulated board."""
+        """As JSON, in milliseconds; None or empty means unknown. `conditions` has a row for every
+        `each` samples; it is None for an emulated board."""
         judgement = self.judgement
         now = None if self.emulated else self.conditions
         return {

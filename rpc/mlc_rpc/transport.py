@@ -1,7 +1,7 @@
-"""How bytes reach a board: what every transport gives, and the board URLs that choose one.
+"""How bytes reach a board: the interface of transports, and the board URLs that choose one.
 
-A transport is a pair of byte streams to the program on the board, already started. Everything above
-it (framing, deadlines, tensors) is the session's.
+A transport is a pair of byte streams to the program on the board, already started. Framing,
+deadlines and tensors are the session's.
 """
 
 from __future__ import annotations
@@ -41,25 +41,24 @@ _ADDRESS = re.compile(
 class Transport(ABC):
     """Bytes to and from the program on a board. `board` is the URL it was opened with.
 
-    `counter` reads the executed instructions of marked runs; where it is None,
-    `why_not_counting` says why. `warnings` are for the user to see once. `greeted`: preamble and
-    hello are over, and what is read are messages. `moved` counts the bytes that the way to the
-    board has taken: while it grows, a write that takes long is not stuck. `ends_with_client`: the
-    stream surely ends when this process does, so that the board need not watch over it.
+    `counter` reads the executed instructions of marked runs; if it is None, `why_not_counting` says
+    why. `warnings` are shown to the user once. `greeted`: preamble and hello are over; only
+    messages follow. `moved` counts the bytes written; while it grows, a long write is not stuck.
+    `ends_with_client`: the stream always ends with this process, so the board needs no heartbeat.
     """
 
     board: str
     emulated: bool = False
-    process: int | None = None  # the board's program, where it is one of this machine and user
+    process: int | None = None  # id of the board's program, if it runs here as this user
     counter: Counter | None = None
     why_not_counting: str = "instructions are counted on qemu:// boards only"
     warnings: tuple[str, ...] = ()
     greeted: bool = False
     ends_with_client: bool = False
     moved: int = 0
-    # As `read`, straight to where the bytes belong: how many, 0 at the end. None: there is no way.
+    # Reads into a place; returns how many bytes, 0 at the end. None: not supported.
     read_into: Callable[[memoryview], int] | None = None
-    # Whether `read` would not wait, after so many seconds at most. None: there is no way to tell.
+    # Waits so many seconds at most; whether `read` would not block. None: not supported.
     ready: Callable[[float], bool] | None = None
 
     @abstractmethod
@@ -73,11 +72,11 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the board's program; a `read` under way ends soon after. Safe to call again."""
+        """Ends the board's program; a `read` in progress ends soon after. Safe to call again."""
 
     @abstractmethod
     def last_words(self) -> str:
-        """How the board's program ended and the last that it said on stderr ("" for nothing)."""
+        """How the board's program ended, and the end of its stderr ("" for nothing)."""
 
 
 class Tail:
@@ -92,7 +91,7 @@ class Tail:
             self._bytes = (self._bytes + data)[-TAIL_BYTES:]
 
     def text(self) -> str:
-        """As mlc_targets.text.quoted."""
+        """As mlc_rpc.text.quoted."""
         with self._lock:
             return quoted(self._bytes.decode(errors="replace"))
 
@@ -109,7 +108,7 @@ class LocalUrl:
 
 @dataclass(frozen=True, slots=True)
 class QemuUrl:
-    """qemu://cpu,flags; cpu is "max" where none was given, flags is without its first comma."""
+    """qemu://cpu,flags; cpu defaults to "max"; flags lacks its first comma."""
 
     cpu: str
     flags: str = ""
@@ -137,23 +136,21 @@ class TcpUrl:
     port: int
 
     def __str__(self) -> str:
-        return (
-            f"tcp://[{self.host}]:{self.port}"
-            if ":" in self.host
-            else (f"tcp://{self.host}:{self.port}")
-        )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class LabgridUrl:
-    """labgrid://place, as labgrid's client names places"""
+    """labgrid://place"""
 
     place: str
 
 
 BoardUrl = LocalUrl | QemuUrl | SshUrl | TcpUrl | LabgridUrl
 
-# CPUs that QEMU's user mode emulates, by the beginning of their names, and why they are no boards.
+# CPUs that QEMU's user mode emulates but the runtime does not run on, by a pattern for the
+# beginning of their names; and why.
 _NO_BOARDS = {
     r"cortex-[mr]\d": "is a microcontroller, which runs no Linux",
     r"arm(9|1[01])|pxa|sa11|ti925": "is older than ARMv7, which the runtime needs",
@@ -161,7 +158,7 @@ _NO_BOARDS = {
 
 
 def why_no_board(cpu: str) -> str:
-    """Why a CPU that QEMU emulates runs no runtime; "" where it does."""
+    """Why the runtime does not run on a CPU that QEMU emulates; "" if it does."""
     return next((why for kind, why in _NO_BOARDS.items() if re.match(kind, cpu)), "")
 
 
@@ -181,7 +178,7 @@ def parse_url(text: str) -> BoardUrl:
                 raise _bad_url(text, f"{cpu} {reason}", "qemu://cortex-a7, or --target c")
             return QemuUrl(cpu or "max", flags)
         case "ssh":
-            if ":" in rest.rpartition("@")[0]:  # shown to nobody
+            if ":" in rest.rpartition("@")[0]:  # a password, which no message may show
                 hidden = f"ssh://{rest.rpartition('@')[2]}"
                 raise _bad_url(
                     hidden,
@@ -204,7 +201,7 @@ def parse_url(text: str) -> BoardUrl:
 
 
 def _address(text: str, rest: str, form: str, example: str) -> tuple[str, str | None, int | None]:
-    """Host, user and port of what follows the scheme."""
+    """Host, user and port in the part after the scheme."""
     found = _ADDRESS.fullmatch(rest)
     if not found:
         raise _bad_url(text, f"'{rest}' is not {form}", example)

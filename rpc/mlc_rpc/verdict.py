@@ -1,4 +1,4 @@
-"""Whether a timing can be trusted: rules over samples and the conditions they were taken under.
+"""Whether a timing can be trusted: rules over samples and their conditions.
 
     emulated    an emulator's seconds
     throttled   the clock was held down, or did not stay where it was
@@ -6,9 +6,9 @@
     noisy       the samples do not agree with each other, or other programs had a share of the core
     ok          none of these
 
-The first that holds, in this order, is the verdict: a throttled clock is also noisy, and the cause
-is what helps. `findings` says why, and what mends it. `board doctor` looks for the same things
-before anything is timed (facts.py).
+The verdict is the first that holds, in this order: a throttled clock also causes noise, and naming
+the cause helps more. `findings` says why, and what mends it. `board doctor` looks for the same
+causes before anything is timed (facts.py).
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ Verdict = Literal["ok", "noisy", "throttled", "migrated", "emulated"]
 Floats = NDArray[np.float64]
 
 NOISY = 0.05  # of the median: schedules that differ by this much should be told apart
-OUTLYING = (
-    5.0  # standard deviations, as the MAD estimates them: chance has 1 in 2 million so far off
-)
-OUTLYING_LEAST = 0.02  # of the median: where samples agree to the nanosecond, any is far off
-OUTLIERS = 0.1  # of the samples: a median bears more, but then something happens again and again
-STEADY = 0.95  # of the clock: steps of a board's clock are larger, what a reading errs by smaller
-LOW = 0.7  # of the clock's limit: no PC's turbo falls so far when all cores work; a governor does
+OUTLYING = 5.0  # standard deviations, estimated by the MAD: by chance 1 sample in 2 million
+OUTLYING_LEAST = 0.02  # of the median, for samples that agree to the nanosecond
+OUTLIERS = 0.1  # of the samples: a median bears more, but so many have a recurring cause
+STEADY = 0.95  # of the clock: a board's clock steps are larger, errors of reading smaller
+LOW = 0.7  # of the clock's limit: a PC's turbo with all cores at work stays above, a governor not
 HOT = 70.0  # degrees Celsius: most boards throttle from 80 on
 BUSY = 0.3  # of a core, by the kernel's load average
-SHARE = 0.9  # of its core that a thread at work should have
-READABLE_US = 1000  # a sample this long has its share of the core told well enough
+SHARE = 0.9  # of its core's time that a working thread should get
+READABLE_US = 1000  # samples this long are needed to measure a share of a core
 
 THROTTLED_NOW = 0xF  # bits of the Raspberry Pi's get_throttled: weak supply, capped, throttled, hot
 WEAK_NOW = 0x1
@@ -53,7 +51,7 @@ MORE = "a larger min_repeat_ms or repeat"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a board that matters to timing, and what mends it ("" where it is well)."""
+    """Something about a board that matters to timing, and what mends it ("" if it is in order)."""
 
     what: str
     mend: str = ""
@@ -65,11 +63,11 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     verdict: Verdict
-    findings: tuple[Finding, ...] = ()  # what led to it first
+    findings: tuple[Finding, ...] = ()  # those that decided the verdict come first
 
 
 def judge(timing: Timing) -> Judgement:
-    """The verdict over a timing, and all that speaks against it."""
+    """The verdict over a timing, and all findings against it."""
     if timing.emulated:
         seconds = Finding("an emulator's seconds say nothing of a board", "count instructions")
         return Judgement("emulated", (seconds,))
@@ -87,7 +85,7 @@ def judge(timing: Timing) -> Judgement:
 
 
 def outliers(samples: Sequence[float]) -> tuple[int, ...]:
-    """Indices of the samples that are too far from the median to be chance."""
+    """Indices of the samples too far from the median to be chance."""
     values = np.asarray(samples, np.float64)
     median = np.median(values)
     away = np.abs(values - median)
@@ -96,7 +94,8 @@ def outliers(samples: Sequence[float]) -> tuple[int, ...]:
 
 
 def drift(samples: Sequence[float]) -> float:
-    """How much slower the last third was than the first, as a share; 0 below six samples."""
+    """How much slower the last third was than the first, as a share; 0 for fewer than six
+    samples."""
     third = len(samples) // 3
     if third < 2:
         return 0.0
@@ -104,11 +103,11 @@ def drift(samples: Sequence[float]) -> float:
     return last / first - 1 if first else 0.0
 
 
-# ---- The rules: each gives what speaks against the timing ----
+# ---- The rules: each returns its findings against the timing ----
 
 
 def throttled(timing: Timing) -> list[Finding]:
-    """The clock, by the kernel's word or by the CPU's count of cycles."""
+    """The clock, as the kernel says or by the CPU's cycle counter."""
     now = timing.conditions
     if now is None:
         return []
@@ -141,7 +140,7 @@ def throttled(timing: Timing) -> list[Finding]:
 
 
 def migrated(timing: Timing) -> list[Finding]:
-    """The cores. Moving between cores of one kind is well."""
+    """The cores. Moving between cores of one kind is allowed."""
     now = timing.conditions
     if now is None or not now.cores:
         return []
@@ -159,7 +158,7 @@ def migrated(timing: Timing) -> list[Finding]:
 
 
 def noisy(timing: Timing) -> list[Finding]:
-    """The samples' agreement, and what may have disturbed it."""
+    """The spread of the samples, and what may have caused it."""
     samples, found = timing.samples, list[Finding]()
     causes, mend = _disturbances(timing)
     because = f" ({', '.join(causes)})" if causes else ""
@@ -189,7 +188,7 @@ RULES: tuple[tuple[Verdict, Callable[[Timing], list[Finding]]], ...] = (
 
 
 def _disturbances(timing: Timing) -> tuple[list[str], str]:
-    """What happened meanwhile that may be the cause, in words, and what mends it."""
+    """Possible causes of a spread, in words, and what mends them."""
     now = timing.conditions
     if now is None:
         return [], MORE
@@ -215,7 +214,7 @@ def _disturbances(timing: Timing) -> tuple[list[str], str]:
 
 
 def clock_khz(timing: Timing) -> Floats:
-    """After each row of samples: as the kernel says, else by cycles over the time on the core."""
+    """The clock after each row: as the kernel says, else cycles by time on the core."""
     now = timing.conditions
     if now is None:
         return np.empty(0)
@@ -230,8 +229,8 @@ def clock_khz(timing: Timing) -> Floats:
 
 
 def core_share(timing: Timing) -> float | None:
-    """Of its core that the one thread had while samples were taken; None where that is not known,
-    as where several threads wait for each other."""
+    """The share of its core that a single thread had during samples; None if unknown, as with
+    several threads, which wait for each other."""
     now = timing.conditions
     if now is None or now.each != 1 or timing.threads != 1:
         return None
@@ -244,7 +243,7 @@ def core_share(timing: Timing) -> float | None:
 
 
 def hottest(conditions: Conditions) -> float:
-    """Degrees Celsius of the hottest zone at any time; below any threshold where none is known."""
+    """Degrees Celsius of the hottest zone at any time; below any threshold if none is known."""
     rows = [
         _known(values)
         for side in (conditions.before, conditions.after)

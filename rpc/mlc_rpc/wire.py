@@ -7,40 +7,41 @@ shell printed before it). Then both sides send msgpack-rpc messages as published
     response  [1, id, error, result]       board -> client; error is nil, or [kind, text, details]
     notify    [2, method, params]          either way; unknown methods are ignored
 
-The client reads a response as the kind that the request's method gives (METHODS, mlc_rpc/kinds.py)
-and as nothing else; another one ends the session with a ProtocolError.
+Each method has the kind of its response (METHODS, mlc_rpc/kinds.py). A response of another kind
+ends the session with a ProtocolError.
 
 One message is at most MAX_MESSAGE bytes and MAX_DEPTH containers deep; tensors and blobs go in
-chunks of at most MAX_CHUNK bytes. Responses come in any order: `ping`, and everything else the
+chunks of at most MAX_CHUNK bytes. Responses come in any order: `ping`, and everything else that the
 supervisor answers itself, overtakes a running kernel. One `run` can be asked for while another one
-of the same module is under way: it begins when that has ended. Everything else that needs the
+of the same module is under way; it begins when that one has ended. Everything else that needs the
 worker is refused meanwhile, as busy.
 
-Versions: `hello` comes first and exchanges versions and nonces and nothing else. A different major
-version is refused by both sides, naming both versions; a different minor version means that the
-board may not know every method, and answers those it does not know with kind "protocol".
+Versions: `hello` comes first; it exchanges versions and nonces only. Both sides refuse a different
+major version, naming both versions. With a different minor version, the board may not know every
+method; it answers unknown ones with kind "protocol".
 
-TCP alone has more, since anyone may connect: `auth` follows `hello`, and before both hold nothing
-else is answered, no message is longer than MAX_GREETING bytes, and the whole takes 5 seconds at
-most. Client and board share a key of KEY_BYTES random bytes. MAC is BLAKE2b-256 keyed with it, of
-a 16-byte purpose (ASCII, zeros after it) and the hellos: the client's major and minor and the
-board's, each a uint32, the client's nonce, the board's nonce. Numbers are big-endian.
+On TCP anyone may connect, so `auth` follows `hello`. Until both have succeeded, nothing else is
+answered and no message is longer than MAX_GREETING bytes; the two take 5 seconds at most. Client
+and board share a key of KEY_BYTES random bytes. MAC is BLAKE2b-256 keyed with it, of a 16-byte
+purpose (ASCII, padded with zeros) and the hellos: the client's major and minor and the board's,
+each a uint32, the client's nonce, the board's nonce. Numbers are big-endian.
 
     auth's proof     MAC("client proves", hellos)
     auth's result    MAC("board proves", hellos)
 
-Once the result is sent, both streams consist of records, and messages lie in their payloads, one
-after the other, without regard to where a record ends:
+After the result, both streams consist of records. Their payloads, joined, are the messages; a
+message may span records:
 
     record   length:uint32  tag:16 bytes  payload       length: of the payload, 1 to MAX_RECORD
 
 The tag is the first 16 bytes of BLAKE2b-256 of number:uint64, length:uint32 and payload; numbers
-count a direction's records from 0. It is keyed with MAC("client sends", hellos) one way and with
-MAC("board sends", hellos) the other. A record whose tag is wrong ends the session without a word.
-This proves who sent what, and in which order; it hides nothing (docs/explanation/threat_model.md).
+count a direction's records from 0. Its key is MAC("client sends", hellos) in one direction,
+MAC("board sends", hellos) in the other. A record with a wrong tag ends the session without an
+answer. This proves who sent what, and in which order; it hides nothing
+(docs/explanation/threat_model.md).
 
-Heartbeat: after `heartbeat`, a client that sends nothing for so long is dead, and its session ends.
-A client that wants to know whether the board lives calls `ping`.
+Heartbeat: `heartbeat` sets after how many silent milliseconds the board takes the client for dead
+and ends the session. A client calls `ping` to see whether the board lives.
 
 The C side holds the same method table (`device_runtime/src/serve.c`); a test compares them.
 """
@@ -70,21 +71,21 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
-MAX_SPANS = 1 << 13  # of a run: what threads do later is not told
-MAX_ROWS = 500  # of conditions; where there are more samples, a row is for several
+MAX_SPANS = 1 << 13  # of a run: later ones are not recorded
+MAX_ROWS = 500  # of conditions; with more samples, a row is for several of them
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
-# What a board's system can take from the process that runs kernels; old ones and emulators cannot
-# do all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used.
-# tcp, signals: nor a port, nor a signal to others. processes: a pid namespace, in which others have
-# no name and which ends as a whole. user: it is not the one who started the program. memory: nobody
-# writes to weights, and tensors keep their size (seals).
+# Restrictions on the process that runs kernels; old systems and emulators lack some. syscalls: only
+# those that computing needs. files: no path can be opened (Landlock). tcp, signals: no port can be
+# used, no other process signalled. processes: a pid namespace, which hides other processes and ends
+# as a whole. user: not the one who started the program. memory: weights cannot be written, tensors
+# keep their size (seals).
 BOX = ("syscalls", "files", "tcp", "signals", "processes", "user", "memory")
-MAX_CALLS = 1 << 19  # that an answer has room for
+MAX_CALLS = 1 << 19  # in an answer
 MAX_FACTS = 64
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
-    """What is wrong with the board's version and what to do about it; None for nothing."""
+    """What is wrong with the board's version, and how to mend it; None if nothing."""
     if major == VERSION[0]:
         return None
     return (
@@ -94,7 +95,7 @@ def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
     )
 
 
-# ---- What answers are ----
+# ---- The kinds of answers ----
 
 ID = Uint(1, (1 << 32) - 1)  # of a tensor or a module
 UINT32 = Uint(0, (1 << 32) - 1)
@@ -104,9 +105,9 @@ SIZE = Uint(0, (1 << 63) - 1)  # bytes
 NANOSECONDS = Uint(0, (1 << 63) - 1)
 SECONDS = Real(0, 1e10)
 
-# The first element of an error; the client raises one class for each. `details`, of "crashed" and
-# "timeout" only: signal is "" when a kernel returned a status or was ended for its timeout. A frame
-# that is not msgpack-rpc ends the session: the last response then has id nil and an error of kind
+# The first element of an error; the client raises one class for each. Only "crashed" and "timeout"
+# have `details`; signal is "" when a kernel returned a status or reached its timeout. A frame that
+# is not msgpack-rpc ends the session; the last response then has id nil and an error of kind
 # "protocol".
 ERROR_KINDS = ("protocol", "refused", "crashed", "timeout", "memory")
 ERROR = Row(
@@ -132,13 +133,13 @@ DESCRIPTION = Map(
         "cores": CORES,
         "memory": SIZE,
         "page_size": Uint(1, 1 << 30),
-        "boot": Text(64),  # the kernel's id of this boot; "" where it does not say
+        "boot": Text(64),  # the kernel's id of this boot; "" if unknown
         "cpus": Many(Map({"model": Text(64), "midr": UINT32}), 0, 1 << 12),
-        "fast_cores": CORES,  # of the fastest kind, and left to the program: so many threads
-        "slow_cores": Many(CORE, 0, 1 << 12),  # of the slowest kind; none where all are of one
-        #                                        kind, or the kernel does not say
+        "fast_cores": CORES,  # of the fastest kind that the program may use
+        "slow_cores": Many(CORE, 0, 1 << 12),  # of the slowest kind; none if all are of one kind
+        #                                        or the kernel does not say
         "allowed_cores": Many(CORE, 0, 1 << 12),  # that the program may use
-        "box": Many(Text(32), 0, 16),  # of BOX, what holds for kernels there
+        "box": Many(Text(32), 0, 16),  # the entries of BOX that are in force
     },
     without={"boot": "", "slow_cores": (), "allowed_cores": (), "box": None},
 )
@@ -155,7 +156,7 @@ NOTHING_TOLD = Map({})
 
 
 def echo(payload: object) -> Kind:
-    """The payload of a ping, back again."""
+    """The answer to a ping: its payload."""
     match payload:
         case None:
             return NOTHING
@@ -165,7 +166,7 @@ def echo(payload: object) -> Kind:
 
 
 def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | None]:
-    """How many calls run, at least and at most: one of a kernel; of a model as many as asked."""
+    """How many calls run, as Many takes least and most. A kernel is one call."""
     if kernel is not None:
         return 1, None
     if "until" in options:
@@ -174,11 +175,10 @@ def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | N
 
 
 def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
-    """Nanoseconds of each call that ran, or of all together where the total was asked for; how
-    often each did, where that is not once; and where they were asked for, when threads were at
-    work: call, thread, begin since the run's, duration.
-    `places`, of a run that stopped where it was to: offsets of that call's operands, each in its
-    own memory.
+    """The answer to `run`. nanoseconds: of each call, or with `total` of all together. turns: how
+    often each call ran; absent if once each. spans, if asked for: call, thread, begin since the
+    run's, duration. places, if the run stopped where asked: the offset of each of that call's
+    operands, in the operand's memory.
     """
     if options.get("quiet"):
         return NOTHING_TOLD
@@ -193,10 +193,10 @@ def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
 
 
 def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
-    """Samples, each the mean of `number` runs, and what was so on the board around every `each` of
-    them: a row of the facts' values, nil where the kernel does not tell, before and after.
+    """The answer to `time`. Samples, each the mean of `number` runs. `before` and `after` have a
+    row for every `each` samples: the values of `facts`, nil where the kernel does not say.
 
-    A board without conditions says samples and numbers only.
+    A board without conditions gives samples and numbers only.
     """
     repeat, least = options["repeat"], options["number"]
     each = max(-(-repeat // MAX_ROWS), 1)
@@ -208,12 +208,12 @@ def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
             "samples": Many(SECONDS, repeat),  # of one run
             "number": Many(Uint(least, (1 << 32) - 1), repeat),
             "cores": Many(CORE, 0, 1 << 12),  # that the threads were pinned to
-            "facts": Many(Text(64), 0, MAX_FACTS),  # names of what is in a row
+            "facts": Many(Text(64), 0, MAX_FACTS),  # names of a row's values
             "each": Uint(each, each),
             "before": rows,
             "after": rows,
             "layers": Many(Many(NANOSECONDS, *calls), repeat if layered else 0),  # of one run
-            "layer_cost_s": Real(0, 1),  # that timing a call has added to each of those
+            "layer_cost_s": Real(0, 1),  # added to each of those by timing it
         },
         without={"cores": (), "facts": (), "each": each, "before": (), "after": (), "layers": (),
                  "layer_cost_s": 0.0},
@@ -224,9 +224,9 @@ def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
 class Method:
     """One row of the method table.
 
-    `params` is for the reader: msgpack types in order. answer(*params) is what the answer to a
-    request must be, which the link checks where it arrives. `answered_by` says which process on
-    the board does the work; the supervisor's methods are answered while a kernel runs.
+    `params` is for the reader: msgpack types in order. answer(*params) is the kind of the answer to
+    a request; the link checks it. `answered_by` is the process on the board that does the work; the
+    supervisor answers while a kernel runs.
     """
 
     name: str
@@ -241,7 +241,7 @@ def _nil(*params: object) -> Kind:
 
 METHODS: tuple[Method, ...] = (
     Method("hello", "major, minor, nonce:bin32", lambda *_: HELLO, "supervisor"),
-    # On TCP only; elsewhere, and a second time, it is refused.
+    # On TCP only. Refused elsewhere, and when repeated.
     Method("auth", "proof:bin32", lambda proof: Data(HASH_BYTES), "supervisor"),
     Method("describe", "", lambda: DESCRIPTION, "supervisor"),
     Method("ping", "payload:any", echo, "supervisor"),
@@ -256,14 +256,14 @@ METHODS: tuple[Method, ...] = (
     # k / 2**n - 1, in [-1, 1), of its top n + 1 bits k, n = 23, 52, 10, 7 for float32, float64,
     # float16, bfloat16.
     Method("tensor.fill", "tensor, kind:str, seed:uint", _nil, "supervisor"),
-    # -> [process, descriptor], where a client on the board's own machine may map it:
-    # /proc/<process>/fd/<descriptor>, a memory file of the tensor's bytes, until it is freed.
+    # -> [process, descriptor]: until the tensor is freed, a client on the board's own machine may
+    # map its memory file, /proc/<process>/fd/<descriptor>.
     Method("tensor.descriptor", "tensor", lambda id: Row((ID, UINT32)), "supervisor"),
     Method("tensor.free", "tensor", _nil, "supervisor"),
-    # Blobs are named by the hash of their content; put appends at `offset`, which must be what
-    # `has` said is there already, and the last put checks the hash. Once the blob is complete, by
-    # another session too, what is put is not needed, and succeeds. What a cache has is read and
-    # hashed by `has` (a whole blob) and by a put of no data (a part), and pings overtake that.
+    # A blob's name is the hash of its content. put appends at `offset`, which must be the size that
+    # `has` gave; the last put checks the hash. Once the blob is complete, also by another session,
+    # a put succeeds and its data is dropped. `has` (for a whole blob) and a put of no data (for a
+    # part) read and hash the cache; pings overtake that.
     # -> [size, whether it is complete]
     Method("blob.has", "hash:bin32", lambda hash: Row((SIZE, Bool())), "supervisor"),
     # -> how many bytes are there now
@@ -274,40 +274,40 @@ METHODS: tuple[Method, ...] = (
         "supervisor",
     ),
     Method("blob.get", "hash:bin32, offset, size", lambda hash, at, size: Data(size), "supervisor"),
-    # Refused while a module needs the blob; freeing one that is not there is no error.
+    # Refused while a module needs the blob. Freeing an absent blob is no error.
     Method("blob.free", "hash:bin32", _nil, "supervisor"),
     # `weights` is the blob that the module's model names, or nil where there is none.
     Method("module.load", "object:bin32, weights:bin32|nil", lambda *_: LOADED, "worker"),
     Method("module.free", "module", _nil, "worker"),
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
-    # QEMU's counting plugin where each layer begins and ends), spans:bool (tell when each thread
-    # was at work on each call, by the board's clock), quiet:bool (tell nothing of each call),
-    # total:bool (tell one time, of all calls together),
-    # stop:[call:uint, turn:uint] (of a model: end the run right after that turn of that call, which
+    # QEMU's counting plugin where each layer begins and ends), spans:bool (record when each thread
+    # worked on each call, by the board's clock), quiet:bool (give no times),
+    # total:bool (give one time for all calls),
+    # stop:[call:uint, turn:uint] (of a model: end the run right after that turn of that call; turns
     # count from 0 over all loops around it), from:uint, until:uint (the model's
-    # calls from the one up to, not including, the other; all by default), threads:uint (1 to
-    # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks),
+    # calls to run, `until` excluded; all by default), threads:uint (1 to
+    # MAX_THREADS, which share each call's tasks; 1 by default, and always with marks),
     # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the
-    # default, is on the fast ones while there are as many, and then on all)}
+    # default: the fast ones, or all if threads are more than those)}
     Method(
         "run",
         "module, kernel:str|nil, args:[tensor], options:map",
         lambda module, kernel, args, options: ran(kernel, options),
         "worker",
     ),
-    # Time on the board. options: those of `run` but mark, quiet, total, spans, stop, and number,
-    # repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown,
-    # cache_flush_bytes and layers:bool (false by default: true times each call by itself too).
-    # facts: core (that the first thread is
-    # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
-    # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below
-    # 0), memory_kb and memory_most_kb (that the worker has in memory, and most had), power_uw (of
-    # the first sensor that the kernel shows), load_percent (of a core, in the last minute),
-    # throttled (a Raspberry Pi's word); and counts, by which the sample is `after` less `before`:
-    # energy_uj (of a sensor, or else of the CPU's counter), voluntary_switches,
-    # involuntary_switches, major_faults and cpu_us (of all threads), cycles, instructions and
-    # cache_misses (outside the kernel).
+    # Time on the board. options: those of `run` except mark, quiet, total, spans and stop; and
+    # number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms,
+    # repeats_to_cooldown, cache_flush_bytes and layers:bool (also time each call; false by
+    # default).
+    # facts: core (the first thread's), and of that core clock_khz, clock_limit_khz
+    # (allowed by the system), clock_most_khz (possible); zone0_mc to zone7_mc (temperatures,
+    # thousandths of a degree Celsius, nil below 0), memory_kb and memory_most_kb (the worker's
+    # resident memory, now and at most), power_uw (of the kernel's first sensor), load_percent (of a
+    # core, in the last minute), throttled (a Raspberry Pi's get_throttled); and counters, whose
+    # value for a sample is `after` less `before`: energy_uj (of a sensor, else the CPU's counter),
+    # voluntary_switches, involuntary_switches, major_faults and cpu_us (of all threads), cycles,
+    # instructions and cache_misses (outside the kernel).
     Method(
         "time",
         "module, kernel:str|nil, args:[tensor], options:map",

@@ -1,4 +1,4 @@
-"""What is known about machines: targets, CPU features, boards. Pure data and parsing."""
+"""Machines: targets, CPU features, boards. Pure data and parsing."""
 
 from .boards import Board, Cluster, board, board_names
 from .errors import TargetError, nearest

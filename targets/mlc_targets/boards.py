@@ -1,8 +1,8 @@
 """Boards as data: what a board's name means to the compiler.
 
 A board that runs both 32- and 64-bit programs has two names, NAME-aarch64 and NAME-armv7a; NAME
-alone is the 64-bit form. The names of TVM's `tvm.target.arm_cpu` models and of its target tags
-stand among the aliases, and mean what the board is rather than what TVM took it for.
+alone is the 64-bit form. The aliases include TVM's names, of `tvm.target.arm_cpu` models and of
+target tags. They mean the real board, even where TVM describes it wrongly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIPLES: dict[Form, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal cores: `count` of the CPU that LLVM calls `cpu`."""
+    """`count` equal cores; `cpu` is LLVM's name."""
 
     cpu: str
     count: int
@@ -30,7 +30,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A board in one of its forms. Code is made for `mcpu`, the fastest cores; all cores run it."""
+    """A board in one of its forms. Code is compiled for `mcpu`, the fastest cores; all cores run
+    it."""
 
     name: str
     model: str
@@ -51,7 +52,7 @@ class Board:
         return _TRIPLES[self.form]
 
 
-# name | chip | cores, fastest first | forms, preferred first | aliases, with :form where it matters
+# name | chip | cores, fastest first | forms (both: aarch64 is preferred) | aliases, ALIAS[:form]
 _TABLE = """
 raspberry-pi/2b          | bcm2836 | cortex-a7*4      | armv7a | rasp2b
 raspberry-pi/3b          | bcm2837 | cortex-a53*4     | both | rasp3b:armv7a rasp3b64 \
@@ -136,7 +137,7 @@ def _clusters(text: str) -> tuple[Cluster, ...]:
 
 @cache
 def _boards() -> tuple[dict[str, Board], dict[str, str]]:
-    """Boards by name, and the names that other names stand for."""
+    """Boards by full name, and full names by alias."""
     boards: dict[str, Board] = {}
     aliases: dict[str, str] = {}
     for line in _TABLE.strip().splitlines():
@@ -155,7 +156,7 @@ def _boards() -> tuple[dict[str, Board], dict[str, str]]:
         for alias in [name, *others.split()]:
             short, _, chosen = alias.partition(":")
             aliases[short] = f"{name}-{chosen or forms[0]}"
-            if "/" in short and short != name:  # "raspberry-pi/400-aarch64" as well
+            if "/" in short and short != name:  # also "raspberry-pi/400-aarch64"
                 aliases.update({f"{short}-{form}": f"{name}-{form}" for form in forms})
     return boards, aliases
 
@@ -167,7 +168,7 @@ def board_names() -> tuple[str, ...]:
 
 
 def board(name: str) -> Board:
-    """The board of that name or alias; TargetError with the nearest names when there is none."""
+    """The board of a name or alias. Raises TargetError with the nearest names."""
     boards, aliases = _boards()
     key = name.strip().lower()
     found = boards.get(aliases.get(key, key))

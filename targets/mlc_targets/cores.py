@@ -1,8 +1,8 @@
 """How fast cores and boards are: clocks, caches, and cycles by kind of instruction.
 
-What stands here was looked up; what stands in calibrated.py was fitted to published latencies by
-scripts/bench/calibration/calibrate.py, which writes that file. `speed_of` puts both together. The
-model that these figures are for is in docs/explanation/predictions.md.
+The figures here were looked up. Those in calibrated.py were fitted to published latencies by
+scripts/bench/calibration/calibrate.py, which writes that file. `speed` combines both.
+docs/explanation/predictions.md describes the model that uses them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from .boards import board
 class Core:
     """A core as data sheets describe it.
 
-    in_order: waits for memory, where others go on with what does not need it. kin: what cores are
-    calibrated together. mhz, l2_kib: of a usual board, where the board's own are not known. guess:
-    cycles per vector instruction, per load or store, per other one, per line that the first cache
-    fetches, and nanoseconds per line from memory, where nothing was fitted.
+    in_order: an access to memory stalls the core; other cores go on with independent instructions.
+    kin: cores of one kin are calibrated together. mhz, l2_kib, last_kib: of a usual board, used if
+    the board's own are unknown. guess: cycles per vector instruction, per load or store, per other
+    instruction, per line that the first cache fetches, and nanoseconds per line from memory; where
+    nothing was fitted.
     """
 
     name: str
@@ -55,11 +56,11 @@ LINE_BYTES = 64
 USUAL_GB_PER_S = 4.0  # the Raspberry Pi 4's
 
 # chip | GB/s of its memory | core, MHz, L2 KiB, last level KiB ...
-# Memory: the mean, over a chip's boards at their usual clocks, of twice what memcpy and what memset
-# reached in sbc-bench (ThomasKaiser/sbc-bench, Sorted-Results.md, commit 09739cd); two thirds of
-# the data sheets' peak for imx7d, imx8mm, imx93, am625, snapdragon410, allwinner-t527, sunrise-x3
-# and rz-g2l, which are not there. Caches: data sheets, in powers of two, so a third level of 3 MiB
-# counts as 2; allwinner-t527: linux-sunxi.org/A523. Clocks: as published latencies name them.
+# Memory: the mean, over a chip's boards at their usual clocks, of twice memcpy's and memset's rate
+# in sbc-bench (ThomasKaiser/sbc-bench, Sorted-Results.md, commit 09739cd). imx7d, imx8mm, imx93,
+# am625, snapdragon410, allwinner-t527, sunrise-x3 and rz-g2l are missing there; they have two
+# thirds of the data sheets' peak. Caches: data sheets, in powers of two, so a third level of 3 MiB
+# counts as 2; allwinner-t527: linux-sunxi.org/A523. Clocks: those of the published latencies.
 _CHIPS = """
 bcm2836        |   1.6 | cortex-a7 900 512 512
 bcm2837        |   1.9 | cortex-a53 1400 512 512
@@ -90,7 +91,7 @@ sunrise-x3     |   8.5 | cortex-a53 1500 512 512
 rz-g2l         |   2.1 | cortex-a55 1200 256 256
 """
 
-# Boards to compare, and MiB of the smallest of them that is sold, by the makers' pages.
+# Boards to compare, and the MiB of each board's smallest version, from the makers' pages.
 _BOARDS = """
 raspberry-pi/2b 1024 | raspberry-pi/zero-2w 512 | raspberry-pi/3b 1024 | raspberry-pi/4b 1024
 raspberry-pi/5 2048 | rockchip/rk3328 1024 | rockchip/rk3399 2048 | rockchip/rk3566 1024
@@ -103,13 +104,13 @@ odroid/c2 2048 | odroid/n2 2048 | khadas/vim3 2048 | qualcomm/dragonboard-410c 1
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a model's time on a core of a board is computed from.
+    """The figures from which a model's time on a core of a board is predicted.
 
-    Cycles: per vector instruction (multiplying or not), per load or store, per other instruction,
-    and per line that the first cache fetches. line_ns: nanoseconds per line of 64 bytes from
-    memory, to one thread; least_ns: to all together. pace: what all is multiplied with. l2_kib and
-    last_kib: the caches behind the first. far_ns: what a line costs besides where memory is behind
-    one more cache, which no board here has.
+    vector, memory, other, l1_miss: cycles per vector instruction (multiplying or not), per load or
+    store, per other instruction, and per line that the first cache fetches. line_ns: nanoseconds
+    per line of 64 bytes from memory, for one thread; least_ns: for all threads together. pace: a
+    factor of the whole time. l2_kib and last_kib: the caches behind the first. far_ns: extra cost
+    of a line if memory is behind one more cache; no board here has that.
     """
 
     core: str
@@ -142,7 +143,7 @@ def _cores() -> dict[str, Core]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where cores stand: their clock, the caches behind the first, what memory moves for one
+    """The surroundings of a core on a chip: clock, caches behind the first, memory rate of one
     core."""
 
     mhz: float
@@ -164,17 +165,17 @@ def _chips() -> dict[tuple[str, str], Site]:
 
 
 def core_names() -> tuple[str, ...]:
-    """The cores whose speed is known."""
+    """The names of cores whose speed is known."""
     return tuple(_cores())
 
 
 def core(name: str) -> Core | None:
-    """The core that LLVM calls so; None where nothing is known of its speed."""
+    """The core of LLVM's name; None if its speed is unknown."""
     return _cores().get(_SAME.get(name, name))
 
 
 def site(chip: str, name: str) -> Site:
-    """Of a core on a chip; that of a usual board where the chip is not known."""
+    """The site of a core on a chip; a usual board's if the chip is unknown."""
     known = core(name)
     assert known is not None
     usual = Site(known.mhz, known.l2_kib, known.last_kib, USUAL_GB_PER_S)
@@ -182,7 +183,7 @@ def site(chip: str, name: str) -> Site:
 
 
 def speed(name: str, chip: str = "", mhz: float = 0) -> Speed | None:
-    """The speed of a core on a chip, at a clock if it is given; None where nothing is known."""
+    """The speed of a core on a chip, at `mhz` if given; None if unknown."""
     known = core(name)
     if known is None:
         return None
@@ -209,11 +210,11 @@ def predicted_boards() -> tuple[str, ...]:
 
 
 def memory_mib(name: str) -> int:
-    """Of the smallest board of that name, in any of its forms; 0 where that is not known."""
+    """The memory of the smallest board of a name, in any form; 0 if unknown."""
     known = {_in_any_form(each): mib for each, mib in _memory().items()}
     return known.get(_in_any_form(name), 0)
 
 
 def _in_any_form(name: str) -> str:
-    """A board's name, whichever instructions are meant."""
+    """A board's name without its form."""
     return board(name).name.removesuffix("-aarch64").removesuffix("-armv7a")

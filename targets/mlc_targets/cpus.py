@@ -1,7 +1,7 @@
-"""The CPUs that LLVM knows and what each has: a base (a level, or another CPU) and what it adds.
+"""LLVM's CPUs and their features: a base (an architecture level, or another CPU) and additions.
 
-Held against LLVM by tests/targets/test_llvm.py. Left out are 32-bit ARM before ARMv7 and of other
-profiles (M, R), and x86 with extensions that no board reports (APX, FMA4, XOP).
+tests/targets/test_llvm.py compares the tables with LLVM. Left out: 32-bit ARM before ARMv7 or of
+other profiles (M, R), and x86 CPUs with extensions that no board reports (APX, FMA4, XOP).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AARCH64 = {
     "c1-nano c1-premium c1-pro c1-ultra": "v9.3a fp16fml sve2 sve-bitperm sme2",
 }
 
-# In 32-bit state. "generic" is any ARMv7-A with NEON, as LLVM has it for that triple.
+# In 32-bit state. "generic" is any ARMv7-A with NEON, LLVM's default for that triple.
 _ARM = {
     "cortex-a8 generic": "v7 dsp neon",
     "cortex-a9": "cortex-a8 mp fp16",
@@ -111,7 +111,7 @@ CPUS: dict[str, dict[str, tuple[str, ...]]] = {
 
 @cache
 def cpu_features(arch: str, cpu: str) -> frozenset[str]:
-    """The vocabulary that `cpu` has on `arch`; KeyError for a CPU that is not in the table."""
+    """The features of VOCABULARY that `cpu` has on `arch`. Raises KeyError for an unknown CPU."""
     table = CPUS[arch]
     bases = [name for name in table[cpu] if name in table]
     plain = [name for name in table[cpu] if name not in table]

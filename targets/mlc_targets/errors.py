@@ -1,4 +1,4 @@
-"""What every refusal of this package looks like: what is wrong, where, and how to mend it."""
+"""The errors of this package: what is wrong, where, and how to mend it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .text import paragraph
 
 
 class TargetError(ValueError):
-    """A target that cannot be; `str` gives up to three lines: what, `in:` where, `try:` how."""
+    """An invalid target. `str` gives up to three lines: what, `in:` where, `try:` how."""
 
     def __init__(self, what: str, hint: str = "", where: str = "") -> None:
         self.what, self.hint, self.where = what, hint, where
@@ -25,7 +25,7 @@ class TargetError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
-    """The names of `known` that `name` was most likely meant to be, likeliest first; maybe none."""
+    """The likeliest corrections of `name` among `known`, the best first; possibly none."""
     names = sorted(set(known))
     lower = {n.lower(): n for n in names}
     close = get_close_matches(name.lower(), lower, n=count, cutoff=0.6)

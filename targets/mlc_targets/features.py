@@ -1,7 +1,7 @@
-"""What CPU features mean: which follow from which, and which a board must have. LLVM's names.
+"""CPU features by LLVM's names: which imply which, and which a board must have.
 
-The tables are held against LLVM itself by tests/targets/test_llvm.py: every name, every implication
-and every CPU of `cpus.py`, feature by feature.
+tests/targets/test_llvm.py compares the tables with LLVM: every name, every implication, and every
+feature of every CPU of `cpus.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# A feature and what comes with it, directly. A name that is no key brings nothing that is of
-# interest here, or is not one of LLVM's names at all (see `llvm_names`).
+# A feature and its direct implications. A name that is no key implies nothing of interest here, or
+# is no name of LLVM's (see `llvm_names`).
 AARCH64 = {
     # ISA extensions
     "neon": "fp-armv8",
@@ -106,7 +106,7 @@ AARCH64 = {
 }
 
 ARM = {
-    # floating point and NEON: d16 means sixteen double registers, which is all that some chips have
+    # floating point and NEON: d16 means only sixteen double registers
     "vfp2": "fp64",
     "vfp3d16": "vfp2",
     "vfp3": "vfp3d16 d32",
@@ -148,6 +148,11 @@ ARM = {
     "v9.7a": "v9.6a",
 }
 
+_AVX10 = (
+    "avx512cd avx512dq avx512vl avx512vnni avx512ifma avx512vbmi avx512vbmi2 avx512bitalg"
+    " avx512vpopcntdq avx512bf16 avx512fp16"
+)
+
 X86_64 = {
     "sse3": "sse2",
     "ssse3": "sse3",
@@ -188,22 +193,7 @@ X86_64 = {
     "amx-fp8": "amx-tile",
     "amx-movrs": "amx-tile",
     "amx-tf32": "amx-tile",
-    "avx10.1": (
-        "avx512cd avx512dq avx512vl avx512vnni avx512ifma avx512vbmi avx512vbmi2 "
-        "avx512bitalg avx512vpopcntdq avx512bf16 avx512fp16"
-    ),
-    "avx10.1-512": (
-        "avx512cd avx512dq avx512vl avx512vnni avx512ifma avx512vbmi avx512vbmi2 "
-        "avx512bitalg avx512vpopcntdq avx512bf16 avx512fp16"
-    ),
-    "avx10.2": (
-        "avx512cd avx512dq avx512vl avx512vnni avx512ifma avx512vbmi avx512vbmi2 "
-        "avx512bitalg avx512vpopcntdq avx512bf16 avx512fp16"
-    ),
-    "avx10.2-512": (
-        "avx512cd avx512dq avx512vl avx512vnni avx512ifma avx512vbmi avx512vbmi2 "
-        "avx512bitalg avx512vpopcntdq avx512bf16 avx512fp16"
-    ),
+    **dict.fromkeys(("avx10.1", "avx10.1-512", "avx10.2", "avx10.2-512"), _AVX10),
     "avx512vp2intersect": "avx512f",
     "fma4": "avx",
     "kl": "sse2",
@@ -221,7 +211,7 @@ IMPLIES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"aarch64": AARCH64, "arm": ARM, "x86_64": X86_64}
 )
 
-# What generated code may use, and so what a Target's `features` speak of.
+# The features that generated code may use; a Target's `features` are of these.
 VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "aarch64": frozenset(
@@ -242,9 +232,9 @@ VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 
-# What the code generator (LLVM's own choices included) really emits: an object that was compiled
-# for such a feature names it, and a board without it refuses the object. The rest of the
-# vocabulary reaches code through atomics, system code or intrinsics that no kernel uses.
+# The features that the code generator and LLVM really use. An object names those that it was
+# compiled for, and a board without them refuses it. Only atomics, system code or intrinsics use the
+# rest of the vocabulary, and no kernel has these.
 REQUIRED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "aarch64": frozenset(
@@ -261,15 +251,15 @@ REQUIRED: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def is_unused(feature: str) -> bool:
-    """Whether no kernel has instructions of an ARM feature, nor any of LLVM's own choice that
-    counts: vectors of variable length, matrices in registers of their own, bfloat16, and products
-    of float16 that are added to float32. A CPU may have them; nobody asks for them."""
+    """Whether kernels make no use of an ARM feature: vectors of variable length, matrices in their
+    own registers, bfloat16, and products of float16 added to float32. A CPU may have it; a target
+    may not ask for it."""
     return feature.startswith(("sve", "sme", "ssve")) or feature in UNUSED
 
 
 UNUSED = frozenset({"bf16", "fp16fml", "f32mm", "f64mm"})
 
-# What floating point, and so every kernel, stands on.
+# The feature that floating point, and so every kernel, needs.
 FLOOR: Mapping[str, str] = MappingProxyType(
     {"aarch64": "fp-armv8", "arm": "vfp2", "x86_64": "sse2"}
 )
@@ -277,18 +267,18 @@ FLOOR: Mapping[str, str] = MappingProxyType(
 
 @cache
 def closure(arch: str, feature: str) -> frozenset[str]:
-    """`feature` and everything that comes with it on `arch`."""
+    """`feature` and everything that it implies on `arch`."""
     direct = IMPLIES[arch].get(feature, "").split()
     return frozenset({feature}).union(*(closure(arch, f) for f in direct))
 
 
 def closures(arch: str, features: Iterable[str]) -> frozenset[str]:
-    """All of `features` with everything that comes with them on `arch`."""
+    """`features` and everything that they imply on `arch`."""
     return frozenset().union(*(closure(arch, f) for f in features))
 
 
 def without(arch: str, features: Iterable[str], removed: Iterable[str]) -> frozenset[str]:
-    """`features` less `removed` and less everything that needs one of `removed`."""
+    """`features` without `removed` and without everything that implies one of `removed`."""
     gone = frozenset(removed)
     return frozenset(f for f in features if not closure(arch, f) & gone)
 

@@ -1,4 +1,4 @@
-"""The machine that this runs on, as target attributes."""
+"""This machine as target attributes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .triples import read_triple
 
 
 def host_triple() -> str:
-    """The triple of programs that run here: of Python's own word size, not of the kernel's.
+    """The triple of programs that run here; its word size is Python's, not the kernel's.
 
-    Raises TargetError on other systems than Linux.
+    Raises TargetError on systems other than Linux.
     """
     machine = platform.machine().lower()
     if struct.calcsize("P") == 4 and machine in ("aarch64", "arm64"):
@@ -31,10 +31,9 @@ def host_triple() -> str:
 
 
 def host_attributes() -> dict[str, object]:
-    """mtriple, mcpu and mattr of this machine, the last saying where it differs from its CPU.
+    """mtriple, mcpu and mattr of this machine; mattr has the differences from the CPU.
 
-    Raises TargetError on other systems than Linux, and where llvmlite, which reads the CPU, is not
-    installed.
+    Raises TargetError on systems other than Linux, and without llvmlite, which reads the CPU.
     """
     triple = host_triple()
     try:
@@ -56,7 +55,7 @@ def host_attributes() -> dict[str, object]:
 
 
 def difference(arch: str, cpu: str, flags: dict[str, bool]) -> tuple[str, ...]:
-    """What turns `cpu` into a machine with `flags`; a machine like that may be a virtual one."""
+    """The mattr that turns `cpu` into a machine with `flags`, such as a virtual machine."""
     has = cpu_features(arch, cpu)
     known = {name for name in flags if name in VOCABULARY[arch]}
     lacks = {name for name in known if not flags[name]}

@@ -1,11 +1,11 @@
-"""CPU levels: one model for several generations of a family, each with code and packing of its own.
+"""CPU levels: one model for several generations of a family, each with its own code and packing.
 
     aarch64:base,dotprod,i8mm        three programs: for any AArch64, for those with dot products,
                                      and for those with dot products and matrix products
-    x86_64:avx2+fma,avx512f          two; what has no AVX2 runs neither
+    x86_64:avx2+fma,avx512f          two programs; CPUs without AVX2 run neither
 
-A level is "base" or features joined by "+", and has those of the levels before it as well: who can
-run one can run what stands before it, and the last that runs is the best.
+A level is "base" or features joined by "+", and includes the levels before it. So a CPU that runs
+a level also runs those before it, and the last one that it runs is the best.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .errors import TargetError
 from .target import Target
 
 BASE = "base"
-MAX_LEVELS = 16  # that a saved model may hold
+MAX_LEVELS = 16  # in a saved model
 
 
 def levels_of(spec: str) -> tuple[tuple[str, Target], ...]:
-    """The levels that a target's text names, each with its target: one, "base", where it names
-    none. Raises TargetError."""
+    """The levels in a target's text and the target of each; without levels, one that is "base".
+    Raises TargetError."""
     family, colon, names = spec.strip().rpartition(":")
     if not colon or spec.lstrip().startswith("{"):
         return ((BASE, Target(spec)),)
@@ -45,8 +45,8 @@ def levels_of(spec: str) -> tuple[tuple[str, Target], ...]:
 
 
 def best_level(targets: Iterable[Target], machine: str, features: frozenset[str]) -> int:
-    """Which of targets that ask for more from one to the next suits a board of that machine and
-    those features best: the last whose code it runs; 0 where there is none."""
+    """The index of the best target for a board of a machine and features: the last whose code it
+    runs, since each target asks for more than the one before; 0 if it runs none."""
     runs = [
         number
         for number, target in enumerate(targets)
@@ -58,7 +58,7 @@ def best_level(targets: Iterable[Target], machine: str, features: frozenset[str]
 def _with(target: Target, level: str, spec: str) -> Target:
     added = [f"+{feature}" for feature in level.split("+")]
     attributes = target.to_dict()
-    attributes.pop("tag", None)  # a board's name, whose CPU this is no longer
+    attributes.pop("tag", None)  # the name of a board; this is another CPU
     kept = [m for m in target.mattr if f"+{m[1:]}" not in added]
     try:
         return Target({**attributes, "mattr": [*kept, *added]})

@@ -1,4 +1,4 @@
-"""Every name that `-mattr` takes, per architecture: those of LLVM's own list that make sense here.
+"""The names that `-mattr` takes, per architecture: LLVM's list, as far as it makes sense here.
 
 Left out are names for other profiles (M, R), other modes (Thumb code, 16 and 32 bit x86, soft
 float), and "all"; tests/targets/test_llvm.py compares the rest with what LLVM prints.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .features import IMPLIES
 
-# Those that bring nothing of the vocabulary with them; features.py knows the others.
+# Names that imply nothing of the vocabulary; features.py has the others.
 _AARCH64 = """
 v8a CONTEXTIDREL2 a320 a35 a510 a520 a520ae a53 a55 a57 a64fx a65 a710 a715 a72 a720 a720ae a73
 a75 a76 a77 a78 a78ae a78c addr-lsl-slow-14 aggressive-fma aggressive-interleaving

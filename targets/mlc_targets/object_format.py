@@ -1,9 +1,9 @@
-"""The object format: what the compiler writes into an object, and a client reads from one.
+"""The object format, which the compiler writes and a client reads.
 
 An object is a relocatable ELF file. Its section METADATA_SECTION holds one msgpack map, a
-MetadataMap, which says what is in the object. device_runtime/include/mlc_abi.h says the same to the
-program on the board, and a test holds this file against it. The runtime refuses an object of
-another ABI_VERSION; an object whose model has procedures is of PROGRAM_ABI.
+MetadataMap, which describes the object. device_runtime/include/mlc_abi.h has the same for the
+program on the board; a test compares the two. The runtime refuses an object of another ABI_VERSION;
+an object whose model has procedures is of PROGRAM_ABI.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_OPERANDS = 64  # of a kernel, and of a model: its inputs and outputs
 ALIGNMENT = 64  # bytes: of every tensor, and of every offset in the arena and in the weights
 
 Space = Literal["arena", "weights", "input", "output"]
-SPACES: tuple[Space, ...] = get_args(Space)  # where an operand lies; in objects the number of it
+SPACES: tuple[Space, ...] = get_args(Space)  # where an operand lies; objects have the index here
 
 StepKind = Literal["loop", "branch"]
-STEPS: tuple[StepKind, ...] = get_args(StepKind)  # of what is no call; in objects the number of it
+STEPS: tuple[StepKind, ...] = get_args(StepKind)  # steps but calls; objects have the index here
 
 Buffer = bytes | memoryview
 
@@ -37,12 +37,10 @@ class ParamMap(TypedDict):
     name: str
     dtype: str
     shape: Sequence[int | str]
-    output: NotRequired[bool]  # of kernels' parameters alone
-    align: NotRequired[int]  # likewise: bytes, where it is less than ALIGNMENT
-    state: NotRequired[
-        str
-    ]  # of models' outputs alone: the input that it is, as the last run left it
-    open: NotRequired[list[str]]  # of models alone: what decides each extent, "" where it is known
+    output: NotRequired[bool]  # only for kernels
+    align: NotRequired[int]  # only for kernels: bytes, if less than ALIGNMENT
+    state: NotRequired[str]  # only for models' outputs: the input whose value in the next run it is
+    open: NotRequired[list[str]]  # only for models: the name of each open extent, "" if known
 
 
 class SignatureMap(TypedDict):
@@ -52,19 +50,19 @@ class SignatureMap(TypedDict):
     scalars: list[str]
     tasks: int | str
     workspace: int
-    most: NotRequired[list[int]]  # of models' kernels alone: the largest value of each scalar
+    most: NotRequired[list[int]]  # only for models' kernels: the largest value of each scalar
 
 
 class KernelMap(SignatureMap):
     name: str
 
 
-Operand = tuple[int, ...]  # space, index, offset, size; then loop and stride, as often as it moves
+Operand = tuple[int, ...]  # space, index, offset, size; then (loop, stride) pairs
 
 
-# The number of a call; or (of "loop" in STEPS, the loop's number, turns, procedure, operand of the
-# condition or None, operand of the turn's number or None, operand of how many turns there are or
-# None); or (of "branch" in STEPS, operand of the condition, procedure, procedure otherwise).
+# The number of a call; or (index of "loop" in STEPS, the loop's number, turns, procedure, operand
+# of the condition or None, operand of the turn's number or None, operand of the number of turns or
+# None); or (index of "branch" in STEPS, operand of the condition, procedure, procedure otherwise).
 StepMap = int | tuple[int | Operand | None, ...]
 
 
@@ -76,7 +74,7 @@ class ModelMap(TypedDict):
     weights_hash: bytes
     calls: list[tuple[int, str, list[Operand]]]  # kernel, layer, operands and then scalars
     procedures: NotRequired[list[list[StepMap]]]
-    extents: NotRequired[dict[str, int]]  # that a run decides, each with the most it can be
+    extents: NotRequired[dict[str, int]]  # those that a run decides: the largest value of each
 
 
 class MetadataMap(TypedDict):
@@ -88,15 +86,16 @@ class MetadataMap(TypedDict):
     model: NotRequired[ModelMap]
 
 
-# ------------------------------------------------------------------------------ what is read of it
+# -------------------------------------------------------------------------------- the map as values
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
     """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension.
-    `state`, of an output that a run finds as the run before left it: the model's input that it is.
-    `open`, of a model whose runs decide about extents: the name of each, "" for one that is known;
-    `shape` is the largest.
+
+    `state`, of an output that keeps its value for the next run: the model's input that it is then.
+    `open`, of a model whose runs decide extents: the name of each extent, "" for a known one;
+    `shape` is then the largest.
     """
 
     name: str
@@ -114,9 +113,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of the object. `tasks` may run in parallel, or as many as a symbolic dimension
-    says; each thread has `workspace` bytes of scratch memory. `most`, of a model's kernel: the
-    largest that each of `scalars` may be."""
+    """A function of the object. Its `tasks`, a number or a symbolic dimension, may run in parallel;
+    each thread has `workspace` bytes of scratch memory. `most`, of a model's kernel: the largest
+    value of each of `scalars`."""
 
     name: str
     params: tuple[Param, ...]
@@ -127,14 +126,14 @@ class Kernel:
 
     @property
     def task_scalar(self) -> int:
-        """Which of the scalars is the number of tasks; -1 where it is known."""
+        """The index of the scalar that is the number of tasks; -1 if that is known."""
         return self.scalars.index(self.tasks) if isinstance(self.tasks, str) else -1
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input... It
-    moves by so many bytes from turn to turn, for each (loop, bytes) of `strides`."""
+    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input... In
+    each turn of a loop it moves by the bytes in `strides`, pairs (loop, bytes)."""
 
     space: int  # the number in SPACES
     index: int  # which input or output
@@ -145,8 +144,8 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the call table: `kernel` by name, for the model's `layer`. `args` are its
-    parameters, and then its scalars."""
+    """One call of the call table: `kernel` by name, for the model's `layer`. `args`: parameters,
+    then scalars."""
 
     kernel: str
     layer: str
@@ -155,8 +154,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`procedure` as often as `turns` says, while the condition holds, where there is one. The
-    number of a turn is written to `turn`. `count` says how many there are, of `turns` at most."""
+    """Runs `procedure` up to `turns` times, while the condition (if any) holds. `count`, if given,
+    has the number of turns. The number of the current turn is written to `turn`."""
 
     number: int
     turns: int
@@ -168,7 +167,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One procedure or the other."""
+    """Runs one procedure or the other."""
 
     condition: Arg
     procedure: int
@@ -180,38 +179,38 @@ Step = int | Loop | Branch  # the number of a call
 
 @dataclass(frozen=True)
 class Model:
-    """What the object's model takes and gives, and the calls that it consists of: in their order,
-    or as the first of `procedures` says, where there are any. `extents` are decided by a run: an
-    input or output of the name, int64[], says what each is; it is as large as this at most."""
+    """The object's model: its inputs, outputs and calls. The calls run in order, or as the first of
+    `procedures` says, if any. `extents` are those that a run decides, with the largest value of
+    each; an input or output of the name, int64[], has the value."""
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     calls: tuple[Call, ...]
     arena_bytes: int
     weights_bytes: int
-    weights_hash: bytes  # BLAKE2b-256; empty where there are none
+    weights_hash: bytes  # BLAKE2b-256; empty without weights
     procedures: tuple[tuple[Step, ...], ...] = ()
     extents: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def states(self) -> dict[str, Param]:
-        """Outputs that a run finds as the run before left them, by the names of their inputs."""
+        """The outputs that keep their value for the next run, by the names of their inputs."""
         return {p.state: p for p in self.outputs if p.state}
 
     @cached_property
     def arguments(self) -> dict[str, Param]:
-        """What a run is given, by name: inputs, but extents, which the others' shapes say."""
+        """The inputs of a run by name, without extents, which the others' shapes give."""
         return {p.name: p for p in self.inputs if p.name not in self.extents}
 
     @cached_property
     def results(self) -> dict[str, Param]:
-        """What a run gives, by name: outputs, but extents, which are in the others' shapes."""
+        """The outputs of a run by name, without extents, which the others' shapes have."""
         return {p.name: p for p in self.outputs if p.name not in self.extents}
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What an object says of itself."""
+    """An object's description of itself."""
 
     target: str
     machine: str
@@ -221,7 +220,7 @@ class Metadata:
 
 
 def parse_metadata(data: bytes) -> Metadata:
-    """Raises LookupError, TypeError, ValueError on what is no such section."""
+    """Reads a metadata section. Raises LookupError, TypeError, ValueError on other data."""
     root: MetadataMap = msgpack.unpackb(data, raw=False)
     kernels = [
         Kernel(
@@ -291,9 +290,9 @@ def _step(step: Any) -> Step:
 
 
 def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:
-    """Content of the first section of that name, of a little-endian object of 32 or 64 bits.
+    """Content of the first section of a name in a little-endian object of 32 or 64 bits.
 
-    Raises ValueError, saying what is wrong with the object.
+    Raises ValueError that says what is wrong with the object.
     """
     data = memoryview(elf)
     if bytes(data[:4]) != b"\x7fELF" or len(data) < 64 or data[5] != 1 or data[4] not in (1, 2):
@@ -316,7 +315,7 @@ def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:
 
 
 def _content(data: memoryview, row: tuple[int, ...]) -> bytes:
-    """Of a section by its header: name, type, flags, address, offset, size."""
+    """Content of a section. row is its header: name, type, flags, address, offset, size."""
     if row[4] + row[5] > len(data):
         raise ValueError("a section lies outside it")
     return bytes(data[row[4] : row[4] + row[5]])

@@ -1,4 +1,4 @@
-"""What users write, read into attributes: target strings, dicts and JSON; nothing is resolved here.
+"""Reads target strings, dicts and JSON into attributes; resolve.py gives them meaning.
 
 llvm -mtriple=armv7a-linux-gnueabihf -mattr=+neon -device=arm_cpu     one or two dashes
 raspberry-pi/4b-aarch64 -num-cores=2                                  a name and changes to it
@@ -18,7 +18,7 @@ KINDS = ("llvm", "c")
 FAST_MATH = ("nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")  # LLVM's flags
 
 Type = Literal["text", "list", "int", "flag", "target"]
-Value = object  # str, tuple[str, ...], int, bool, by the attribute's Type; any for "host"
+Value = object  # str, tuple[str, ...], int or bool, by the attribute's Type; "host" takes any
 
 ATTRIBUTES: dict[str, Type] = {
     "keys": "list",
@@ -37,7 +37,7 @@ ATTRIBUTES: dict[str, Type] = {
     "host": "target",
 }
 
-# TVM's attributes that would have no effect here: why, and what does what they are for.
+# TVM's attributes that would have no effect here: the reason, and what to use instead.
 _WITHOUT_EFFECT = {
     "libs": ("no vendor's library is called", "leave it out"),
     "runtime": ("there is one runtime, which is sent to the board", "leave it out"),

@@ -1,5 +1,5 @@
-"""What a core can do at most: multiply-accumulates per second by dtype, and bytes from memory per
-second. No kernel is above it, but for what caches hold and for what Winograd's filtering saves."""
+"""A core's peaks: multiply-accumulates per second by dtype, and bytes per second from memory. A
+kernel exceeds them only by data from caches or by multiplications that Winograd saves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from .cores import core, site
 from .target import Target
 
-# Vector registers of 128 bits that a core multiplies and accumulates in float32 per cycle: Arm's
-# software optimization guides (A55, A57, A72, A76, A78: "FP multiply accumulate, Q-form"); A53 and
-# A73 have two pipes of 64 bits; the A7 multiplies one number per cycle.
+# Multiply-accumulates of 128-bit float32 vectors per cycle. Source: Arm's software optimization
+# guides (A55, A57, A72, A76, A78: "FP multiply accumulate, Q-form"); A53 and A73 have two pipes of
+# 64 bits; the A7 multiplies one number per cycle.
 _PER_CYCLE = {
     "cortex-a7": 0.25,
     "cortex-a53": 1.0,
@@ -28,8 +28,8 @@ PRODUCTS, DOTS, SQUARES = 8, 16, 32  # of int8 by an instruction: smlal, sdot, s
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Of one thread on `core` at `mhz`: multiply-accumulates per second by dtype; bytes per second
-    that memory gives to it."""
+    """The peaks of one thread on `core` at `mhz`: multiply-accumulates per second by dtype, and
+    bytes per second from memory."""
 
     core: str
     mhz: float
@@ -38,7 +38,7 @@ class Peak:
 
 
 def peak(target: Target) -> Peak | None:
-    """Of the core that code for the target runs on; None where nothing is known of it."""
+    """The peak of the target's core; None if unknown."""
     known = core(target.mcpu)
     if known is None or known.name not in _PER_CYCLE:
         return None

@@ -1,7 +1,7 @@
-"""Which of QEMU's CPUs stands in for a target: the plainest one that has what its code needs.
+"""The QEMU CPU that stands in for a target: the plainest one with the features its code needs.
 
-The features are those that programs see (in AT_HWCAP) under qemu-user 7.2; a board's runtime goes
-by them, too. tests/targets/test_qemu.py reads them where QEMU is installed.
+The features are those that programs see (in AT_HWCAP) under qemu-user 7.2, as the board's runtime
+does. tests/targets/test_qemu.py reads them where QEMU is installed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .errors import TargetError
 from .features import REQUIRED, closures
 from .target import Arch, Target
 
-# Plainest first, so that code which uses more than its target promised fails here already.
+# Plainest first, so that code that uses more features than its target has fails here.
 _STAND_INS: dict[Arch, tuple[str, ...]] = {
     "aarch64": (
         "cortex-a53",
@@ -35,15 +35,15 @@ _MAX: dict[Arch, str] = {
 
 
 def qemu_features(arch: Arch, cpu: str) -> frozenset[str]:
-    """What QEMU's `cpu` has, of the features that objects may require."""
+    """The features of QEMU's `cpu`, of those that objects may require."""
     has = closures(arch, _MAX[arch].split()) if cpu == "max" else cpu_features(arch, cpu)
     return has & REQUIRED[arch]
 
 
 def qemu_cpu(target: Target) -> str:
-    """The name after `qemu://` for `target`: its own CPU, or the plainest that can run its code.
+    """The CPU in `qemu://CPU` for `target`: its own, or the plainest that can run its code.
 
-    Raises TargetError when QEMU 7.2 has none, naming what even "max" lacks.
+    Raises TargetError when QEMU 7.2 has none, with the features that even "max" lacks.
     """
     names = _STAND_INS[target.arch]
     needs = set(target.required_features)
@@ -51,10 +51,9 @@ def qemu_cpu(target: Target) -> str:
     for name in own + names:
         if needs <= qemu_features(target.arch, name):
             return name
-    lacks = ", ".join(sorted(needs - qemu_features(target.arch, "max")))
+    lacks = sorted(needs - qemu_features(target.arch, "max"))
     raise TargetError(
-        f"no CPU of QEMU 7.2 has {lacks}",
-        "-mattr="
-        + ",".join(f"-{name}" for name in sorted(needs - qemu_features(target.arch, "max"))),
+        f"no CPU of QEMU 7.2 has {', '.join(lacks)}",
+        "-mattr=" + ",".join(f"-{name}" for name in lacks),
         where=str(target),
     )

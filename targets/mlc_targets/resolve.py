@@ -1,6 +1,6 @@
-"""From attributes as written to attributes as meant: names looked up, gaps filled, all checked.
+"""Resolves attributes as written: looks names up, fills gaps, checks all.
 
-This is where a target is refused. After it every field has a value that LLVM and the boards know.
+Invalid targets are refused here. After this, every field has a value that LLVM and the boards know.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT_NAMES: Mapping[str, Mapping[str, Value]] = {
     "x86-64": {"mtriple": "x86_64-linux-gnu"},
 }
 
-_FOR_C = "x86_64-linux-gnu"  # C is the same for every machine, and wherever it is made
+_FOR_C = "x86_64-linux-gnu"  # a fixed triple: C code does not depend on this machine
 _ABIS = {
     "aarch64": ("aapcs", "darwinpcs"),
     "arm": ("aapcs", "aapcs-linux"),
@@ -37,7 +37,7 @@ _ABIS = {
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
-# What others call a feature: the kernel's names and the manuals'.
+# Other names of features: the Linux kernel's and the manuals'.
 _OTHER_NAMES = {
     "asimd": "neon",
     "asimddp": "dotprod",
@@ -55,7 +55,7 @@ _OTHER_NAMES = {
 
 
 def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
-    """The fields of a Target (all but its host) from its first word and the attributes as read."""
+    """The fields of a Target (all but its host), from its first word and the attributes as read."""
     kind, given = _look_up(first, given)
     mcpu = str(given.get("mcpu", "")).lower() or "generic"
     mtriple = given.get("mtriple") or (_FOR_C if kind == "c" else None)
@@ -82,7 +82,7 @@ def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def features_of(triple: Triple, mcpu: str, mattr: tuple[str, ...]) -> frozenset[str]:
-    """What code for this machine may use; TargetError where the parts contradict each other."""
+    """The features that code may use. Raises TargetError if the parts contradict each other."""
     arch = triple.family
     added = {m[1:] for m in mattr if m[0] == "+"}
     removed = {m[1:] for m in mattr if m[0] == "-"}
@@ -98,7 +98,7 @@ def features_of(triple: Triple, mcpu: str, mattr: tuple[str, ...]) -> frozenset[
 
 
 def takes_no_neon(triple: Triple, mcpu: str) -> bool:
-    """Whether NEON is there only when asked for: ARMv7-A in general, where some chips lack it."""
+    """Whether NEON is used only on request: generic ARMv7-A, since some chips lack it."""
     return triple.arch == "armv7a" and mcpu == "generic"
 
 
@@ -110,11 +110,11 @@ def _base(triple: Triple, mcpu: str) -> frozenset[str]:
     return cpu_features(triple.family, mcpu)
 
 
-_TAGS: dict[str, tuple[str, Mapping[str, Value]]] = {}  # of users, by name
+_TAGS: dict[str, tuple[str, Mapping[str, Value]]] = {}  # registered by users, by name
 
 
 def register_tag(name: str, target: str | Mapping[str, object]) -> None:
-    """Gives a target a name of the user's, which can stand wherever a board's name can.
+    """Gives a target a name, which can be used like a board's name.
 
     Raises TargetError for a bad target, and for a name that is taken.
     """
@@ -168,7 +168,7 @@ def _unknown(name: str) -> TargetError:
     try:
         read_triple(name)
     except TargetError as error:
-        if name.count("-") >= 2 and "/" not in name:  # a triple, too, which is not supported
+        if name.count("-") >= 2 and "/" not in name:  # it looks like a triple: say what is wrong
             return error
         names = {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}
         near = suggest(name.lower(), names)
@@ -177,10 +177,10 @@ def _unknown(name: str) -> TargetError:
     return TargetError(f"'{name}' is a triple, not a target", f"llvm -mtriple={name}")
 
 
-# Names of boards and architectures that people know, and that are refused with the reason.
+# Well-known names of boards and architectures that are refused with the reason.
 _ARMV6 = frozenset({"armv6", "armv6l", "raspberry-pi/zero", "raspberry-pi/1b", "rasp1b"})
 
-# What of a CPU's choice kernels make use of.
+# The optional features that kernels make use of.
 _USED = {"aarch64": "neon, fullfp16, dotprod and i8mm", "arm": "neon, vfp4, fp16 and dotprod"}
 
 _EXAMPLE = {
@@ -294,8 +294,8 @@ def _device(arch: str, given: str) -> str:
 
 
 def _keys(kind: str, device: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What is given first; then, unless a general key is among that, those of the device. C has
-    those of any machine, so that it is the same wherever it is made."""
+    """The given keys; then, unless they include a general one, the device's. C code has only "cpu",
+    so that it does not depend on the machine."""
     own = _words("keys", given)
     named = device in own or "cpu" in own
     general = ("cpu",) if named or kind == "c" else (device, "cpu")

@@ -1,8 +1,8 @@
-"""Whose scheduling model LLVM is to use, by what is wanted of it.
+"""Which of LLVM's scheduling models each kind of kernel uses.
 
-A scheduling model says how LLVM puts instructions in order: that decides what is in registers
-together, and so what is spilled and copied. The models are named after CPUs, and kernels take the
-one that serves them best, whatever CPU they are compiled for. Each choice holds for the version of
+LLVM orders instructions by a scheduling model. The order decides which values are in registers at
+the same time, and so what is spilled and copied. The models are named after CPUs. A kernel takes
+the model that serves it best, whatever CPU it is compiled for. A choice holds for the version of
 LLVM that it was measured with:
 
     python scripts/bench/scheduling_models.py
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from .target import Target
 
-LLVM_MAJOR = 22  # the version of LLVM that the choices were measured with
+LLVM_MAJOR = 22  # the version that the choices were measured with
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """For kernels of an intent, on an architecture: the CPU whose model they take, and why.
+    """The CPU whose model kernels of an intent take on an architecture, and why.
 
-    only: the -mcpu that the choice is for, where it is for one; other_than: where for all but one.
+    only: the one -mcpu that the choice is for; other_than: the one that it is not for; "": none.
     """
 
     intent: str

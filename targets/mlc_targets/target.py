@@ -4,8 +4,8 @@
     Target("raspberry-pi/4b-aarch64")      a board by name
     Target("llvm -mtriple=armv7a-linux-gnueabihf -mattr=+neon -device=arm_cpu")
 
-Everything that the compiler asks of a machine (features, register width, what to tell LLVM) is
-asked here; the answers come from the tables of `features.py` and `cpus.py`, not from string rules.
+The compiler asks a Target for everything about a machine: features, register width, options for
+LLVM. The answers come from the tables of `features.py` and `cpus.py`, not from string rules.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _BITS = {
     **dict.fromkeys(("float64", "int64", "uint64"), 64),
 }
 
-# On 32-bit ARM, multiply-accumulate by lane is only selected where it is not called slow (and not
-# taken apart again, as on the Cortex-A9), and the default scheduler hoists loads until registers
-# spill.
+# On 32-bit ARM, LLVM selects multiply-accumulate by lane only without these features (the Cortex-A9
+# expands it again), and the default scheduler hoists loads until registers spill.
 _ARM_HINTS = ("-slowfpvmlx", "-expand-fp-mlx", "+use-misched")
 
 _stack: ContextVar[tuple[Target, ...]] = ContextVar("mlc_targets_stack", default=())
@@ -44,15 +43,15 @@ _stack: ContextVar[tuple[Target, ...]] = ContextVar("mlc_targets_stack", default
 
 @dataclass(frozen=True, init=False, repr=False)
 class Target:
-    """A target, complete and checked; attributes that were not given have their defaults.
+    """A target, complete and checked; missing attributes have their defaults.
 
     spec: a string (a board, a short name, or `llvm -attribute=value ...`), JSON text, a mapping of
-    attributes, or a Target. host: what compiles for it, where that is of interest.
+    attributes, or a Target. host: the target of the compiling machine, if needed.
     Raises TargetError, with what is wrong, where, and how to mend it.
     """
 
     kind: Literal["llvm", "c"]
-    keys: tuple[str, ...]  # most specific first; strategies are looked up by them
+    keys: tuple[str, ...]  # most specific first; select strategies
     device: str
     model: str  # the chip, or ""
     tag: str  # the board's name, or ""
@@ -87,12 +86,12 @@ class Target:
 
     @cached_property
     def arch(self) -> Arch:
-        """The machine: what the board's runtime calls itself."""
+        """The machine, by the name that the board's runtime uses."""
         return cast(Arch, read_triple(self.mtriple).family)
 
     @cached_property
     def features(self) -> frozenset[str]:
-        """What code may use, by LLVM's names; see `features.VOCABULARY`."""
+        """The features that code may use, by LLVM's names; see `features.VOCABULARY`."""
         return features_of(read_triple(self.mtriple), self.mcpu, self.mattr)
 
     def has(self, feature: str) -> bool:
@@ -101,13 +100,14 @@ class Target:
 
     @property
     def required_features(self) -> tuple[str, ...]:
-        """What an object for this target must declare, so that a board can refuse it; sorted."""
+        """The features that an object must declare, so that boards without them refuse it;
+        sorted."""
         return tuple(sorted(self.features & REQUIRED[self.arch]))
 
     @property
     def register_bits(self) -> int:
-        """Width of the widest vector register of fixed size; 0 where there is none (no NEON), and
-        for C, where vectors are the C compiler's matter."""
+        """Width of the widest vector register of fixed size; 0 without one (no NEON), and for C,
+        since the C compiler chooses vectors."""
         if self.kind == "c":
             return 0
         match self.arch:
@@ -117,9 +117,9 @@ class Target:
                 return 128 if self.has("neon") else 0
 
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one vector register, 1 where it is not computed in vectors.
+        """Elements of `dtype` in one vector register; 1 if it is not computed in vectors.
 
-        float16 counts by its size, whether arithmetic on it is there ("fullfp16") or not.
+        float16 counts by its size, even without float16 arithmetic ("fullfp16").
         """
         if dtype not in _BITS:
             raise TargetError(f"unknown dtype '{dtype}'", suggest(dtype, _BITS))
@@ -148,8 +148,8 @@ class Target:
 
     @property
     def float16(self) -> Literal["arithmetic", "storage", "software"]:
-        """How float16 is computed: by instructions of its own; as float32, with instructions that
-        convert; or as float32, by functions that convert one number."""
+        """How float16 is computed: by its own instructions; as float32, converted by instructions;
+        or as float32, converted by function calls, one number each."""
         computes = {"aarch64": "fullfp16", "x86_64": "avx512fp16"}
         converts = {"aarch64": "fp-armv8", "arm": "fp16", "x86_64": "f16c"}
         if self.kind == "c":
@@ -169,10 +169,10 @@ class Target:
 
     @property
     def llvm_features(self) -> str:
-        """LLVM's `-mattr`: with these, and `llvm_cpu`, LLVM uses `features` and nothing else.
+        """LLVM's `-mattr`: with this and `llvm_cpu`, LLVM uses exactly `features`.
 
-        LLVM turns NEON on for any armv7a triple; here it is on when asked for. Hints for code
-        generation stand last, unless the user has an opinion.
+        LLVM turns NEON on for any armv7a triple; here it is on only on request. Hints for code
+        generation come last, except those that the user has set.
         """
         names = {m[1:] for m in self.mattr}
         optional = ("-d32", "-neon") if takes_no_neon(read_triple(self.mtriple), self.mcpu) else ()
@@ -180,11 +180,11 @@ class Target:
         return ",".join((*optional, *self.mattr, *hints))
 
     def tuned_for(self, cpu: str | None) -> dict[str, str]:
-        """The attributes of an LLVM function that is scheduled for another CPU, with the features
+        """The attributes of an LLVM function that is scheduled for another CPU but has the features
         of this target.
 
-        LLVM's 32-bit ARM has no attribute for that: there the CPU is another one, and takes what it
-        has more or less.
+        LLVM's 32-bit ARM has no such attribute. There the function's CPU is the other one, and its
+        features are corrected to this target's.
         """
         if cpu is None:
             return {}
@@ -198,7 +198,7 @@ class Target:
 
     @property
     def short_name(self) -> str:
-        """What to call it in a table: its board, a short name that means the same, or its CPU."""
+        """Its name in a table: the board, an equivalent short name, or the CPU."""
         if self.tag:
             return self.tag
         same = (name for name in SHORT_NAMES if Target(name) == self)
@@ -244,7 +244,8 @@ class Target:
 
     @staticmethod
     def current(allow_none: bool = True) -> Target | None:
-        """The target of the innermost `with target:`; None, or TargetError, outside of any."""
+        """The target of the innermost `with target:`. Outside of any: None, or TargetError unless
+        `allow_none`."""
         stack = _stack.get()
         if not stack and not allow_none:
             raise TargetError("no target is in scope", "with Target('armv7a'):")

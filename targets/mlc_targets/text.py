@@ -1,16 +1,16 @@
-"""Text from outside, shown as text: what a model or a record says is data, whatever is in it.
-Every message and every table goes through here. mlc_rpc has the same, and a test compares them."""
+"""Makes text from outside (models, records, boards) printable. Every message and every table goes
+through here."""
 
 from __future__ import annotations
 
 MOST = 1000  # characters of a text
-LONG = 10_000  # characters of a message's line, which may list much
-INDENT = " " * 7  # of the lines below the first, deeper than any label of ours
+LONG = 10_000  # characters of a line of a message, which may list many names
+INDENT = " " * 7  # of all lines but the first: deeper than our labels ("  try: ")
 
 
 def shown(text: str, most: int = MOST) -> str:
-    """Text on one line: what is not printable (ends of lines, ESC, marks that turn the direction of
-    writing) is escaped as Python does it, and what is longer than `most` is cut."""
+    """Text on one line, cut after `most` characters. Characters that are not printable (ends of
+    lines, ESC, marks of the writing direction) are escaped as Python does."""
     if len(text) > most:
         text = text[:most] + "..."
     if text.isprintable():
@@ -19,7 +19,7 @@ def shown(text: str, most: int = MOST) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Part of a message, of one line or several: each as `shown`. All but the first are indented:
-    none can pass for one with a label of ours ("  try: ")."""
+    """Part of a message: each line as `shown`. All lines but the first are indented, so that none
+    can pass for a label of ours ("  try: ")."""
     first, *others = (shown(line.expandtabs(), LONG) for line in text.split("\n"))
     return "\n".join((first, *(o if o[:4].isspace() else INDENT + o.lstrip() for o in others)))

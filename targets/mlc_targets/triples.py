@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .errors import TargetError, suggest
 
-# What users and tools write, and what is meant. A bare "arm" stays open: the CPU decides.
+# Spellings of architectures, and their normal form. For a bare "arm" the CPU decides.
 _ARCHITECTURES = {
     **dict.fromkeys(("aarch64", "arm64", "arm64e"), "aarch64"),
     **dict.fromkeys(("arm", "armhf"), "arm"),
@@ -30,7 +30,7 @@ _OTHER_SYSTEMS = {
     "openbsd": "OpenBSD",
 }
 OLD_CPUS = r"(arm(7|8|9|1[01])|mpcore|pxa|sa11|strongarm|xscale|iwmmxt|ti925)"
-# What is told of a board, CPU or triple of ARMv6 and before.
+# The refusal of a board, CPU or triple of ARMv6 and before, and the advice.
 TOO_OLD = "is older than ARMv7, which the runtime needs"
 FOR_TOO_OLD = "--target c --emit c, for a C program of your own"
 _HARD = frozenset({"gnueabihf", "musleabihf", "eabihf"})
@@ -67,7 +67,7 @@ def is_before_armv7(cpu: str) -> bool:
 
 
 def read_triple(text: str) -> Triple:
-    """`text` in normal form, or a TargetError that says what is not supported."""
+    """`text` in normal form. Raises TargetError that says what is not supported."""
     words = text.strip().split("-")
     for joined in ("-".join(words[:2]), words[0]):  # "x86-64" and "armv7-a" hold a dash
         if joined.lower() in _ARCHITECTURES:

@@ -196,7 +196,7 @@ def test_the_cause_comes_before_what_it_causes() -> None:
 def test_statistics_have_no_unit(samples: list[float], unit: float) -> None:
     """Seconds or hours: the same samples stand out, and drift is the same."""
     scaled = [unit * sample for sample in samples]
-    assert drift(scaled) == pytest.approx(drift(samples), abs=1e-9)
+    assert drift(scaled) == pytest.approx(drift(samples), rel=1e-9, abs=1e-9)
     measured, again = Timing(tuple(samples), (1,) * len(samples)), Timing(tuple(scaled), (1,))
     assert again.mad == pytest.approx(unit * measured.mad, abs=1e-9 * unit * measured.median)
     far = set(outliers(samples))

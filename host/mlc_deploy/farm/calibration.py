@@ -1,5 +1,5 @@
-"""Kernels that tell boards of one kind apart whose times differ: a slow power supply, another
-memory, a fan that stands still. One is bound by arithmetic, one by memory."""
+"""Kernels that find boards of one kind with different times: by a weak power supply, another
+memory, a fan that does not turn. One kernel is bound by arithmetic, one by memory."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
     from ..tune.boards import Board
 
-KERNELS = ("matrix product", "copy of memory")  # by their numbers
-SIDE = 192  # of matrices: three of them stay in a second-level cache
-COPIED = 4 << 20  # numbers of float32, more than a cache holds
+KERNELS = ("matrix product", "copy of memory")  # in the order of times_of
+SIDE = 192  # of matrices: three of them fit into a second-level cache
+COPIED = 4 << 20  # float32 numbers, more than a cache holds
 SAMPLES, SAMPLE_MS = 5, 40
 APART = 1.2  # boards of one kind are within 17 % of each other (shared measurements of one chip)
 
 
 def calibrated(board: Board) -> tuple[float, ...]:
-    """A job of a board: the seconds of each kernel, the least of SAMPLES."""
+    """A job for a board: as times_of."""
     return times_of(board.session)
 
 
 def times_of(session: Session) -> tuple[float, ...]:
-    """The seconds of each kernel on one thread. Raises RpcError."""
+    """The seconds of each kernel on one thread, the least of SAMPLES. Raises RpcError."""
     target = target_of(session.device)
     builder = BlockBuilder("computing")
     x = builder.param("x", (SIDE, SIDE))
@@ -50,7 +50,7 @@ def times_of(session: Session) -> tuple[float, ...]:
 
 
 def how_apart(times: Sequence[float], others: Sequence[tuple[float, ...]]) -> str:
-    """What is said of a board that deviates."""
+    """The message about a deviating board. others: the times of the other boards."""
     middles = [median_low([o[n] for o in others if o]) for n in range(len(times))]
     ratio, kernel = max(
         (max(t / m, m / t), n) for n, (t, m) in enumerate(zip(times, middles, strict=True))
@@ -60,9 +60,9 @@ def how_apart(times: Sequence[float], others: Sequence[tuple[float, ...]]) -> st
 
 
 def deviating(times: Sequence[tuple[float, ...]]) -> list[int]:
-    """Which of some boards of one kind differ from the others, by number: in a kernel that takes
-    APART times as long as on the board in the middle, or as much shorter. Of two boards the faster
-    is believed. Boards without times differ from none."""
+    """The numbers of boards of one kind that differ from the others: a kernel takes more than APART
+    times the median of all boards, or less than the median / APART. Of two boards, the faster is
+    the median. Boards without times never differ."""
     kernels = max((len(t) for t in times), default=0)
     found = set()
     for kernel in range(kernels):

@@ -1,4 +1,4 @@
-"""A user's side of a farm: what there is, and its boards and builders as executors of
+"""The user's side of a farm: its status, and its boards and builders as executors of
 concurrent.futures."""
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from .work import (
 
 R = TypeVar("R")
 CONNECT_SECONDS = 15.0  # for the first answer of a scheduler
-PATIENCE_SECONDS = 60.0  # that a scheduler may be away
-DEATHS = 10  # of a call, each of several workers
-AGAIN_SECONDS = 0.5  # from one look for it to the next
-ASKED = 3  # times, for its boards
+PATIENCE_SECONDS = 60.0  # a scheduler may be away for so long
+DEATHS = 10  # times that a call is sent again after Dask gave it up
+AGAIN_SECONDS = 0.5  # between two tries
+ASKED = 3  # times that all hosts are asked for their boards
 
 
 class Farm(Closing):
-    """A connection to a scheduler. Calls of a higher priority go first; among those of one, users
-    get the boards' time by their shares. Raises FarmError, and Unreachable where none answers."""
+    """A connection to a scheduler. Calls of a higher priority go first; within a priority, users
+    get the boards' time by their shares. Raises FarmError, and Unreachable if no scheduler
+    answers."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Farm(Closing):
                 board=self.address,
                 attempt="dask scheduler, on that machine",
             ) from None
-        except (TypeError, ValueError, RuntimeError) as error:  # of certificates
+        except (TypeError, ValueError, RuntimeError) as error:  # wrong settings of certificates
             raise FarmError(
                 f"the scheduler cannot be asked: {error}",
                 where=self.address,
@@ -82,7 +83,7 @@ class Farm(Closing):
             ) from None
 
     def client(self) -> Any:
-        """A client that is connected, or tries to be. Raises Unreachable."""
+        """A client that is connected or reconnects. Raises Unreachable."""
         with self._lock:
             if self._closed:
                 raise CancelledError
@@ -95,7 +96,7 @@ class Farm(Closing):
         return self._closed
 
     def is_death(self, error: Exception) -> bool:
-        """Whether Dask gave a call up since workers ended under it."""
+        """Whether Dask gave a call up because workers died while running it."""
         return isinstance(error, self._distributed.KilledWorker)
 
     def close(self) -> None:
@@ -104,8 +105,8 @@ class Farm(Closing):
             self._client.close(timeout=5)
 
     def boards(self) -> list[BoardStatus]:
-        """All boards, those that are withdrawn too. A host that does not answer is asked again, as
-        it may be on its way out, or busy."""
+        """All boards, also withdrawn ones. A host that does not answer is asked again: it may be
+        busy or about to leave."""
         found: dict[str, list[BoardStatus]] = {}
         for _ in range(ASKED):
             hosts = self._hosts()
@@ -117,16 +118,16 @@ class Farm(Closing):
         return sorted(each, key=lambda b: (b.kind, b.host, b.url))
 
     def set_aside(self, board: BoardStatus, why: str) -> None:
-        """Withdraws a board until its machine joins again, or the board was away."""
+        """Withdraws a board until its machine joins again."""
         self.client().run(set_aside, board.url, why, workers=self._hosts(), on_error="ignore")
 
     def builders(self) -> int:
         return sum(int(w["resources"].get(BUILDER, 0)) for w in self._workers().values())
 
     def waiting(self) -> Counter[str]:
-        """How many calls wait or run, by the resource that they ask for."""
+        """The number of calls that wait or run, by the resource that they ask for."""
 
-        def resources_of_tasks(dask_scheduler: Any) -> list[str]:  # within: sent as it is
+        def resources_of_tasks(dask_scheduler: Any) -> list[str]:  # local, so it is sent by value
             tasks = dask_scheduler.tasks.values()
             return [r for t in tasks if t.state != "memory" for r in t.resource_restrictions or ()]
 
@@ -144,16 +145,16 @@ class Farm(Closing):
 
 
 class _Places:
-    """How many calls of an executor are under way at each place, by its address: each gets as many
-    as the others, so that none is idle, or another user's, while calls wait elsewhere. Known are
-    the places where calls have ended."""
+    """The number of an executor's calls in flight at each place, by its address. All places get
+    equally many, so that none is idle, or serves another user, while calls wait elsewhere. Only
+    places where a call has ended are known."""
 
     def __init__(self) -> None:
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def take(self) -> str:
-        """The place for a further call; "" where none is known."""
+        """The place for a further call; "" if none is known."""
         with self._lock:
             place = min(self._calls, key=self._calls.__getitem__, default="")
             if place:
@@ -161,8 +162,8 @@ class _Places:
             return place
 
     def ended(self, sent: str, ran: str = "") -> None:
-        """A call that was sent to a place has run at one; if it did not run there, or at all, the
-        place may be gone, and is forgotten."""
+        """Notes where a call ran ("": nowhere). If that is not where it was sent, the place it was
+        sent to may be gone and is forgotten."""
         with self._lock:
             if sent != ran:
                 self._calls.pop(sent, None)
@@ -174,9 +175,9 @@ class _Places:
 
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A packed call on its way. `place`: where it was sent, if it was said. `missed` is since
-    when there is no scheduler for it, `deaths` how often Dask gave it up since workers ended: for
-    reasons of their own, as calls run in other processes than theirs."""
+    """A packed call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
+    there is no scheduler. `deaths`: how often Dask gave the call up because workers died. The call
+    is not the cause, since calls run in processes other than the workers'."""
 
     call: bytes
     turn: float
@@ -187,13 +188,13 @@ class _Sent(Generic[R]):
 
 
 class FarmExecutor(Executor):
-    """Whatever of a farm has a resource, as an executor. A call whose worker or scheduler ends is
-    done again; the scheduler may be away for the farm's patience, then calls have the exception
+    """The places of a farm with a resource, as an executor. A call whose worker or scheduler ends
+    is sent again. When the scheduler is away for longer than the farm's patience, calls raise
     Unreachable."""
 
     def __init__(self, farm: Farm, resource: str, begun: float = 0.0, alike: bool = False) -> None:
         """`begun`: the turn that the places with the resource have reached. alike: whether all
-        places take as many calls at a time."""
+        places take equally many calls at a time."""
         self.farm, self.resource = farm, resource
         self._turns = Turns(farm.share, begun)
         self._places = _Places() if alike else None
@@ -235,7 +236,7 @@ class FarmExecutor(Executor):
         try:
             done: Done = pickle.loads(ran.result())
             self._left(sent, done.place)
-        except CancelledError as cancelled:  # as all futures of a client that lost its scheduler
+        except CancelledError as cancelled:  # the client has lost its scheduler
             self._left(sent)
             self._missed(sent, cancelled)
         except Exception as raised:
@@ -276,7 +277,7 @@ class FarmExecutor(Executor):
 
 
 class FarmBoards(FarmExecutor):
-    """Boards of a farm whose times can be compared: as a BoardPool for those who measure."""
+    """Boards of a farm with comparable times, for measuring like a BoardPool."""
 
     def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
         one = boards[0]
@@ -293,8 +294,8 @@ class FarmBoards(FarmExecutor):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A board of the kind that cannot be compared with the others, and why. `slow`: it is one by
-    what it is, but its times differ."""
+    """A board of the kind that cannot be compared with the others, and why. `slow`: it is the same
+    hardware, but its times differ."""
 
     board: BoardStatus
     why: str
@@ -304,8 +305,8 @@ class LeftOut:
 def matching(
     boards: Sequence[BoardStatus], kind: str | None, target: Target | None, where: str
 ) -> tuple[list[BoardStatus], list[LeftOut]]:
-    """The boards of one kind that can be compared, of which there are most; and the others of the
-    kind. Raises FarmError where there is no such kind, or several."""
+    """The largest set of comparable boards of one kind, and the others of that kind. Raises
+    FarmError if no kind matches, or several do."""
     there = [board for board in boards if board.about is not None]
     kinds = sorted({board.kind for board in there})
     fit = [b for b in there if kind is None or b.kind == kind]

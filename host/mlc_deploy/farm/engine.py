@@ -1,4 +1,4 @@
-"""Dask distributed, an optional package: its addresses, and what is said where it is missing."""
+"""Dask distributed, an optional package: importing it, and the addresses of schedulers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT = 8786  # of a scheduler that is started without --port
 
 
 def require_distributed() -> Any:
-    """The package; FarmError naming the extra where it is not installed."""
+    """The package. Raises FarmError that names the extra if it is not installed."""
     try:
         import distributed
     except ImportError:
@@ -26,8 +26,8 @@ def require_distributed() -> Any:
 
 
 def scheduler_address(text: str, warn: Callable[[str], None]) -> str:
-    """The address of a scheduler, with its port. Raises FarmError for what is none. Warns of
-    another machine that is reached in plain text."""
+    """The address of a scheduler, with its port. Raises FarmError for other text. Warns of plain
+    text to another machine."""
     url = urlsplit(text)
     try:
         host, port = url.hostname, url.port or PORT

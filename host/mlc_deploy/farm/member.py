@@ -1,8 +1,8 @@
 """A machine that joins a farm: its builders, and the boards that it reaches.
 
-Each board has a Dask worker with one thread, which is there only while the board is: so one call at
-a time runs on a board, whoever asks, and what waited for a board that is withdrawn goes to another.
-A worker that lost its scheduler is started again until the scheduler is back.
+Each board has a Dask worker with one thread, which exists only while the board is offered. So a
+board runs one call at a time, and calls that waited for a withdrawn board go to another one. A
+worker that lost its scheduler is started again until the scheduler is back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from mlc_rpc import RpcError, Session
 from mlc_rpc.facts import Facts, read_facts
-from mlc_rpc.verdict import HOT
+from mlc_rpc.verdict import HOT, THROTTLED_NOW
 from mlc_targets.boards import board_names
 
 from ..driver.builder import builder
@@ -31,24 +31,23 @@ from .calibration import calibrated
 from .engine import require_distributed
 from .work import ASIDE, BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
 
-CHECK_SECONDS = 15.0  # between two looks at a board that is idle
+CHECK_SECONDS = 15.0  # between two checks of an idle board
 FACTS_SECONDS = 30.0  # to read a board's facts
 AGAIN_SECONDS = 1.0  # before a worker that ended is started again
-THROTTLED_NOW = 0xF  # of the Raspberry Pi's word; the bits above it are of the past
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A board to be offered: its URL, and its target where it was enrolled with one."""
+    """A board to offer: its URL, and its target if it was enrolled with one."""
 
     url: str
     target: str = ""
 
 
 def me() -> str:
-    """The user's name on this machine, and the machine's."""
+    """user@machine."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a user without a name
@@ -57,7 +56,7 @@ def me() -> str:
 
 
 def kind_of(session: Session, target: str = "") -> str:
-    """The name of a board's model where it was enrolled as one, else that of its cores."""
+    """The board's model if it was enrolled as one, else the names of its cores."""
     if target.lower() in board_names():
         return target.lower()
     models = Counter(cpu.model or "unknown" for cpu in session.device.cpus)
@@ -68,7 +67,7 @@ def kind_of(session: Session, target: str = "") -> str:
 
 
 def unfit_now(facts: Facts | None) -> str:
-    """Why the times of a board cannot be trusted at this moment; "" where they can."""
+    """Why the times of a board cannot be trusted at the moment; "" if they can."""
     if facts is None:
         return ""
     if (facts.throttled or 0) & THROTTLED_NOW:
@@ -79,8 +78,8 @@ def unfit_now(facts: Facts | None) -> str:
 
 
 class OfferedBoard:
-    """A board and its state. `pool` has this board alone; a call under which it goes, and that it
-    does not come back for, has the exception Unreachable at once."""
+    """A board and its state. `pool` has only this board. A call whose board is lost and does not
+    come back raises Unreachable at once."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class OfferedBoard:
         self.about: Description | None = None
         self.degrees: float | None = None
         self.times: tuple[float, ...] = ()
-        self.aside = ""  # why a user has set it aside
+        self.aside = ""  # why a user has withdrawn it
         self.why = "not connected yet"
         self.changed: Callable[[], None] = lambda: None
 
@@ -110,13 +109,13 @@ class OfferedBoard:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is a machine of its own: neither emulated nor this one, which has builders."""
+        """Whether the board is real hardware other than this machine."""
         emulated = self.about is not None and self.about.emulated
         return not emulated and not self.place.url.startswith("local://")
 
     def name(self, otherwise: str) -> str:
-        """Of the board's worker: a scheduler takes each name once, and so each board, whichever of
-        its URLs two machines have for it."""
+        """The name of the board's worker. A scheduler takes each name once, so a board is offered
+        once even if two machines reach it under different URLs."""
         boot = self.about.device.boot if self.about else ""
         return f"board {boot or self.place.url}" if self.lasting else otherwise
 
@@ -128,7 +127,7 @@ class OfferedBoard:
         )  # fmt: skip
 
     def set_aside(self, why: str) -> None:
-        """Withdraws the board at the next look, which is soon."""
+        """Withdraws the board at the next check, which is soon."""
         self.aside = why
         self.changed()
 
@@ -137,7 +136,7 @@ class OfferedBoard:
         self.changed()
 
     def check(self) -> None:
-        """Looks at the board, and whether it can be offered. Waits while it is connected to."""
+        """Decides whether the board can be offered. Blocks while it connects."""
         before = self.why
         self.why = self._unfit()
         if self.why and self.why != before:
@@ -154,7 +153,7 @@ class OfferedBoard:
             return error.what
         if self.aside:
             return self.aside
-        if self.post.calls:  # a look would disturb what is measured
+        if self.post.calls:  # reading facts would disturb a measurement
             return self.why
         try:
             facts = read_facts(self.place.url, FACTS_SECONDS)
@@ -184,8 +183,8 @@ async def join(
     workshop: Executor | None = None,
     check_seconds: float = CHECK_SECONDS,
 ) -> None:
-    """Offers boards and builders to a scheduler until it is cancelled. `workshop` is what builds:
-    without it processes, which leave the cores to boards that are this machine itself."""
+    """Offers boards and builders to a scheduler until it is cancelled. `workshop` runs builds; the
+    default is a pool of processes, at low priority if a board is this machine itself."""
     host = f"{socket.gethostname()}-{os.getpid()}"
     here = any(place.url.startswith("local://") for place in places)
     boards = [OfferedBoard(place, tell) for place in places]
@@ -214,7 +213,7 @@ async def join(
 async def _offered(
     scheduler: str, name: str, board: OfferedBoard, seconds: float, tell: Tell
 ) -> None:
-    """A board's worker, while the board is fit."""
+    """Runs a board's worker while the board is fit."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def notice() -> None:
@@ -249,7 +248,7 @@ async def _offered(
 async def _kept(
     scheduler: str, name: str, resources: dict[str, int], end: asyncio.Event, tell: Tell
 ) -> None:
-    """Keeps a Dask worker running until `end`, whatever becomes of its scheduler."""
+    """Keeps a Dask worker running until `end`, even while the scheduler is away."""
     distributed = require_distributed()
     ended = asyncio.create_task(end.wait())
     try:

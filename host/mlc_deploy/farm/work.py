@@ -1,7 +1,7 @@
-"""What a farm's workers do: functions of a board, and functions for builders.
+"""The work of a farm's workers: functions on a board, and functions for builders.
 
-A call goes to a worker as bytes and comes back as bytes, so that Dask neither looks into arguments
-for tasks nor needs to know our exceptions.
+Calls and results travel as bytes, so that Dask neither searches arguments for tasks nor needs to
+know our exceptions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mlc_rpc.session import Device
 
 from .engine import require_distributed
 
-BUILDER = "builder"  # the resource of which a worker has one for each of its builders
-RETURN_PAUSE = 0.5  # seconds, before a call goes back to the scheduler from a board that is gone
+BUILDER = "builder"  # the resource of builders; a worker has one per builder
+RETURN_PAUSE = 0.5  # seconds before a call of a lost board goes back to the scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """function(*args) for a user, as whom the lists name them, at a turn (turns.py)."""
+    """function(*args) for a user, at a turn (turns.py)."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -35,8 +35,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a call: its result, or what it raised. `seconds` that it took, the turn that
-    its place had reached by then, and the place: the address of its worker."""
+    """The outcome of a call: its result or its error, the seconds it took, the turn that its place
+    had reached by then, and the place: the address of its worker."""
 
     result: Any
     error: BaseException | None
@@ -47,8 +47,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a Session says of its board, for those who have no session with it. `board` is its URL
-    as its host knows it."""
+    """A Session's description of its board, for users without a session. `board` is the URL that
+    the board's host uses."""
 
     board: str
     device: Device
@@ -60,10 +60,10 @@ class Description:
 @dataclass(frozen=True, slots=True)
 class BoardStatus:
     """A board of a farm. `state` is "free", "busy", or "withdrawn" with the reason in `why`; `user`
-    is whom it works for. `exact` tells boards of a kind apart whose times cannot be compared.
-    `degrees` Celsius, where the board tells them. No `about`: it was never there. `turn`: that it
-    has reached. `times`: seconds of the calibration kernels; none of an emulated board.
-    """
+    is whom it works for. Within a kind, only the times of boards with equal `exact` can be
+    compared. `degrees`: Celsius, if known. `about` is None if the board was never connected.
+    `turn`: the turn it has reached. `times`: seconds of the calibration kernels; () for an emulated
+    board."""
 
     host: str
     url: str
@@ -80,7 +80,7 @@ class BoardStatus:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Of the board's worker: any of the kind, and those whose times can be compared."""
+        """The resources of the board's worker: its kind, and its kind with `exact`."""
         return resource(self.kind), resource(self.kind, self.exact)
 
 
@@ -90,12 +90,12 @@ def resource(kind: str, exact: str = "") -> str:
 
 @dataclass(eq=False)
 class Post:
-    """A place where calls are done. `user` is whom the present one is for, `turn` the highest of
-    those that were begun."""
+    """A place that runs calls. `user` is whom the current one is for, `turn` the highest of those
+    that were begun."""
 
     executor: Executor
     user: str = ""
-    calls: int = 0  # that are under way
+    calls: int = 0  # running or queued here
     turn: float = 0.0
 
     @contextmanager
@@ -110,12 +110,12 @@ class Post:
 
 
 POSTS: dict[str, Post] = {}  # of this process, by the names of their workers
-STATUSES: list[Callable[[], BoardStatus]] = []  # of this process
+STATUSES: list[Callable[[], BoardStatus]] = []  # of this process's boards
 
 
 def perform(packed: bytes) -> bytes:
-    """Runs on a worker: what becomes of a packed Call, as a packed Done. A call whose board is gone
-    returns to the scheduler."""
+    """Runs on a worker: performs a packed Call and returns a packed Done. A call whose board is
+    gone goes back to the scheduler."""
     distributed = require_distributed()
     call: Call = pickle.loads(packed)
     worker = distributed.get_worker()
@@ -135,7 +135,7 @@ def perform(packed: bytes) -> bytes:
     return pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
 
 
-ASIDE: dict[str, Callable[[str], None]] = {}  # of this process: what withdraws a board, by URL
+ASIDE: dict[str, Callable[[str], None]] = {}  # withdraw a board of this process, by URL
 
 
 def set_aside(url: str, why: str) -> None:

@@ -1,6 +1,6 @@
 """Front ends: models become graphs.
 
-ONNX's is imported at once. The others are imported when somebody asks for them.
+ONNX's is imported at once, the others on use.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def from_model(
     trust: bool = False,
     values: Mapping[str, Any] | None = None,
 ) -> Function:
-    """The graph of an .onnx file or its message, a .tflite file, a PyTorch program, a .pt2 file, or
-    a graph that torch.fx traced.
+    """The graph of an .onnx file or a ModelProto, a .tflite file, a PyTorch program or its .pt2
+    file, or a graph that torch.fx traced.
 
     from_onnx, from_tflite, from_torch and from_fx describe the other arguments; values makes inputs
     constants. Raises ImporterError.
@@ -89,7 +89,7 @@ def from_model(
 
 
 def _is_traced(model: object) -> bool:
-    """Whether it is a torch.fx.GraphModule, told without importing torch."""
+    """Whether it is a torch.fx.GraphModule; does not import torch."""
     return any(
         kind.__module__ == "torch.fx.graph_module" and kind.__name__ == "GraphModule"
         for kind in type(model).__mro__

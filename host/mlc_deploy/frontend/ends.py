@@ -1,4 +1,4 @@
-"""The end of a model that was read: its outputs, and what says their extents."""
+"""The end of an import: the outputs, and the extents in their shapes as further outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .node import Node, said_as, shape_of
 
 
 class _End(Node):
-    """Where the outputs are: behind all nodes."""
+    """The place of the outputs, behind all nodes."""
 
     place, source = "the outputs", ""
 
@@ -29,7 +29,7 @@ class _End(Node):
 def finished(
     builder: BlockBuilder, extents: Extents, outputs: Sequence[Value], names: Sequence[str]
 ) -> Function:
-    """The function of these outputs, and of the extents that their shapes have."""
+    """The function with these outputs, and with the extents in their shapes as further ones."""
     if not extents.most:
         return builder.finish(outputs, names)
     end = _End(builder, extents)
@@ -41,6 +41,6 @@ def finished(
 
 
 def _of_own_extent(n: Node, value: Value) -> Value:
-    """The output, none of whose dimensions is an expression of others."""
+    """The output with an extent of its own for each dimension that is an expression."""
     own = [e if isinstance(e, int | Var) else n.extents.named(n, e) for e in shape_of(value)]
     return said_as(n, value, own)

@@ -1,8 +1,8 @@
 """Extents that a model computes: the shapes of tensors as data, and tensors whose shapes are data.
 
-A converter sees the dimension n of a tensor as an expression. ONNX's Shape makes a tensor of
-integers of it; what is added, cut and joined of such tensors is followed here, so that a Reshape
-knows the dimension again.
+A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a tensor
+of integers. This module follows such tensors as they are added, cut and joined, so that a Reshape
+by one of them gets the expression back.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Dims = NDArray[Any]  # numbers and expressions, as objects
 
 MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
 
-KEPT = ("most", "values", "places", "_dims", "_named")  # what is known where a value is
+KEPT = ("most", "values", "places", "_dims", "_named")  # attributes of Extents that scopes restore
 
-# Operators that make integers of integers, as numpy computes them of objects.
+# Operators on integers that numpy also computes on arrays of objects.
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
 COUNTING: Mapping[str, str] = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "//", "maximum": "max",
@@ -48,22 +48,22 @@ OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "divide", "max"
 
 
 class Extents:
-    """What is known of them while a model is read. `most` has each extent's bound by its name;
-    those are none of the names that are taken, which inputs and outputs have."""
+    """The extents known while a model is read. `most` has the bound of each by its name. taken: the
+    names of inputs and outputs, which extents must not have."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = frozenset(taken)
         self.most: dict[str, int] = {}
-        self.values: dict[str, Value] = {}  # what each is, int64[]
-        self.params: set[str] = set()  # those that are parameters
+        self.values: dict[str, Value] = {}  # the value of each extent, int64[]
+        self.params: set[str] = set()  # the extents that are parameters
         self.places: dict[Value, Value] = {}  # where a tensor is not zero, int64[found, rank]
-        self._dims: dict[Value, Dims] = {}
-        self._named: dict[str, Dim] = {}  # by the expression that it is
-        self._meaning: dict[Var, Dim] = {}  # the expressions that extents are
+        self._dims: dict[Value, Dims] = {}  # the integers of followed tensors
+        self._named: dict[str, Dim] = {}  # the extent of its own of each expression
+        self._meaning: dict[Var, Dim] = {}  # the expression of each such extent
 
     @contextmanager
     def forgotten(self) -> Iterator[None]:
-        """What is added within is forgotten."""
+        """Forgets everything that is added within."""
         before = self._kept()
         try:
             yield
@@ -72,8 +72,8 @@ class Extents:
 
     @contextmanager
     def tried(self) -> Iterator[Callable[[], bool]]:
-        """What is added within is forgotten if that ends in an error. Gives whether there is
-        any."""
+        """Forgets everything that is added within, if that ends in an error. Gives a function that
+        says whether an extent was added."""
         before, count = self._kept(), len(self.most)
         try:
             yield lambda: len(self.most) > count
@@ -83,7 +83,7 @@ class Extents:
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """What is added within a body is known there alone; how large it can be is kept."""
+        """Forgets everything that is added within a body, except the bounds of extents."""
         before = self._kept()
         try:
             yield
@@ -91,7 +91,7 @@ class Extents:
             self._known({**before, "most": self.most})
 
     def outside(self, extent: Dim) -> Dim | None:
-        """An extent of a body by those that are known here; None where the body decides it."""
+        """An extent of a body by the extents known here; None if the body decides it."""
         while isinstance(extent, Expr):
             inner = {v for v in free_vars(extent) if v.name not in self.values}
             if not inner:
@@ -108,7 +108,7 @@ class Extents:
         vars(self).update(before)
 
     def add(self, n: Node, name: str, count: Value, most: int) -> Dim:
-        """Another extent, which is what a value of int64[] says."""
+        """Adds an extent whose value is `count`, int64[]."""
         if isinstance(count, Constant):
             return int(count.value)
         fresh = self.fresh(name)
@@ -124,7 +124,7 @@ class Extents:
         return fresh
 
     def given(self, name: str, value: Value, most: int) -> None:
-        """An extent that is what a parameter of its name says."""
+        """Adds an extent whose value is a parameter of its name."""
         self.most[name] = most
         self._say(name, value)
         self.params.add(name)
@@ -134,33 +134,34 @@ class Extents:
         self._dims[value] = np.array(symbol(name), object)
 
     def largest(self, extent: Dim) -> int:
-        """The most that an extent can be."""
+        """The largest value of an extent."""
         if isinstance(extent, int):
             return extent
-        ranges = {v: (0, self.most[v.name]) for v in free_vars(extent)}
-        high = expr_bounds(extent, ranges)[1]
+        high = expr_bounds(extent, self._ranges(extent))[1]
         return LARGEST if high is None else int(high)
 
     def bounded(self, extent: Dim) -> Dim:
-        """An extent in its simplest form, by what it can be."""
+        """An extent simplified by the bounds of its variables."""
         if isinstance(extent, int):
             return extent
-        ranges = {v: (0, self.most[v.name]) for v in free_vars(extent)}
-        return dim(simplify_expr(extent, ranges))
+        return dim(simplify_expr(extent, self._ranges(extent)))
+
+    def _ranges(self, extent: Expr) -> dict[Var, tuple[int, int]]:
+        return {v: (0, self.most[v.name]) for v in free_vars(extent)}
 
     def own(self, n: Node, extent: Dim) -> Dim:
-        """An extent that kernels compute with: a number, or one of its own for an expression that
-        is more than sums and products."""
+        """An extent that kernels can compute with. An expression beyond sums and products gets an
+        extent of its own."""
         extent = self.bounded(extent)
         return extent if isinstance(extent, int) or _is_plain(extent) else self.named(n, extent)
 
     def named(self, n: Node, extent: Dim) -> Dim:
-        """The extent of its own for an expression: the same one for all that are equal."""
+        """An extent of its own for an expression; equal expressions share one."""
         spelled = self.bounded(self._spelled(extent))
         text = str(spelled)
         match spelled:
             case Binary("max", a, Const(0)) if str(a) in self._named:
-                text = str(a)  # which is no extent where it is negative: boards refuse this
+                text = str(a)  # boards refuse a negative extent, so the max changes nothing
         if text not in self._named:
             most = max(0, self.largest(extent))
             found = self.add(n, "extent", self.value(n, extent), most)
@@ -170,7 +171,7 @@ class Extents:
         return self._named[text]
 
     def _spelled(self, extent: Dim) -> Dim:
-        """An extent by those that are no expressions of others."""
+        """An extent in terms of extents that are not expressions of others."""
         while isinstance(extent, Expr):
             inner = free_vars(extent) & self._meaning.keys()
             if not inner:
@@ -199,7 +200,7 @@ class Extents:
         return made
 
     def follow(self, op: str, args: Sequence[Value], attrs: Attrs, result: object) -> None:
-        """Notes what the integers are that an operator makes of known ones."""
+        """Notes the integers in an operator's result, if those of its arguments are known."""
         if not isinstance(result, Value) or isinstance(result, Constant):
             return
         if not any(a in self._dims for a in args):
@@ -230,7 +231,7 @@ class Extents:
         self._dims[result] = np.asarray(made, object)
 
     def of(self, value: Value) -> Dims | None:
-        """The integers in a value, as far as they are numbers and extents."""
+        """The integers in a value, as numbers and extents; None if unknown."""
         if value in self._dims:
             return self._dims[value]
         if not isinstance(value, Constant):
@@ -240,7 +241,7 @@ class Extents:
         return array.astype(object) if small else None
 
     def _decided(self, comparison: str, a: Any, b: Any) -> bool | None:
-        """How two extents compare, where every value of both gives the same answer."""
+        """The result of a comparison of two extents; None if it depends on their values."""
         found = self.bounded(compare(comparison, _expr(a), _expr(b)))
         return bool(found) if isinstance(found, int) else None
 
@@ -260,8 +261,8 @@ def product(extents: Sequence[Dim]) -> Dim:
 
 
 def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
-    """How often the product of `known` goes into that of `whole`; what stands in both is not
-    divided by, as it may be 0."""
+    """The product of `whole` over that of `known`. Extents in both cancel without a division, since
+    they may be 0."""
     left, divisors = list(whole), list[Dim]()
     for extent in known:
         same = [n for n, e in enumerate(left) if same_extent(e, extent)]

@@ -1,6 +1,6 @@
 """Graphs of torch.fx to our graphs, by torch.export and by converters of the user's.
 
-    GraphModule --modules and functions that have a converter become operators of their own-->
+    GraphModule --each call with a converter becomes an operator of its own-->
     GraphModule --torch.export--> program --torch.py--> graph
 
 The key of a converter is a type of module, a function, or a method of torch.Tensor:
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ImporterError, ShapeError
 from ..graph.nodes import Function
-from .refusals import refuse_unknown_inputs
+from .refusals import first_line, refuse_unknown_inputs
 from .torch import from_torch
 from .torch_node import Converter, TorchNode
 from .torch_program import operator_key
@@ -73,10 +73,9 @@ def from_fx(
     try:
         with torch.no_grad():
             program = torch.export.export(module, examples)
-    except Exception as error:  # of many kinds: whatever the module does
-        first = str(error).strip().split("\n")[0] or type(error).__name__
+    except Exception as error:  # any: the module's own code runs
         raise ImporterError(
-            f"torch.export cannot take the graph: {first}",
+            f"torch.export cannot take the graph: {first_line(error)}",
             where=WHERE,
             mend="converters={type or function: convert} for what it cannot, or shapes that fit",
         ) from error
@@ -107,8 +106,8 @@ def _examples(module: GraphModule, shapes: Mapping[str, Sequence[int]]) -> tuple
 def _replaced(
     module: GraphModule, examples: tuple[Any, ...], own: Mapping[Any, Converter]
 ) -> tuple[GraphModule, dict[str, Converter]]:
-    """The module, where each node with a converter calls an operator of its own; and the
-    converters by the names of these operators."""
+    """The module with an operator of its own for each node that has a converter, and the converters
+    by the names of these operators."""
     import torch
     from torch.fx import GraphModule
     from torch.fx.passes.shape_prop import ShapeProp

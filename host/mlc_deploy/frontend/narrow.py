@@ -1,10 +1,10 @@
-"""Types of numbers that ONNX stores and nothing computes with: bfloat16, floats of 4 to 8 bits,
+"""Narrow types, which ONNX stores but no operator computes with: bfloat16, floats of 4 to 8 bits,
 integers of 2 and 4 bits.
 
-A graph keeps such numbers in a carrier: an integer as int8 or uint8, a float as the bits of it in
-uint8, bfloat16 in uint16. The importer remembers which values are narrow. `read` gives what
-operators compute with, float32 or the carrier's integers; `write` rounds as ONNX's Cast says. Both
-emit calls, so constants are converted at once.
+A graph keeps narrow numbers in a carrier: an integer as int8 or uint8, the bits of a float in
+uint8, bfloat16 in uint16. The importer remembers which values are narrow. `read` converts them to
+float32 or to the carrier's integers, for operators; `write` rounds as ONNX's Cast does. Both emit
+calls, so constants are converted at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 
 try:
     import ml_dtypes
-except ImportError:  # onnx before 1.17 does without
+except ImportError:  # onnx before 1.17 does not require it
     ml_dtypes: Any = None  # type: ignore[no-redef]
 
 from ..graph.nodes import Value
@@ -33,7 +33,7 @@ INFINITE = 0xFF << FRACTION  # the bits of float32's infinity
 
 @dataclass(frozen=True, slots=True)
 class NarrowInteger:
-    """name: numpy's, by the package ml_dtypes."""
+    """name: numpy's name, from the package ml_dtypes."""
 
     name: str
     bits: int
@@ -49,15 +49,15 @@ class NarrowInteger:
         return low, low + (1 << self.bits) - 1
 
     def from_bits(self, bits: NDArray[Any]) -> NDArray[Any]:
-        """The carrier of numbers that stand in the low bits of bytes."""
+        """The carrier of numbers given in the low bits of bytes."""
         low, _ = self.range
         return ((bits.astype(np.int16) + low) % (1 << self.bits) + low).astype(self.carrier)
 
     def read(self, n: Node, value: Value) -> Value:
-        return n.emit("cast", value, dtype=self.carrier)  # a value of its own, no narrow one
+        return n.emit("cast", value, dtype=self.carrier)  # another value, not marked as narrow
 
     def write(self, n: Node, value: Value, saturate: bool = True, mode: str = "") -> Value:
-        """Truncated, and wrapped as whole numbers of other sizes are."""
+        """Truncates, and wraps as casts of other integers do."""
         low, high = self.range
         offset = n.constant(low, "int32")
         moved = n.emit("subtract", n.cast(value, "int32"), offset)
@@ -68,11 +68,11 @@ class NarrowInteger:
 @dataclass(frozen=True, slots=True)
 class NarrowFloat:
     """A float of `bits` bits, `fraction` of them behind the point. largest: the bits of the largest
-    number; what is beyond becomes infinity, or NaN in types without one, where Cast does not
-    saturate. nan None: every number is finite, so all of them saturate.
+    number. Without saturation, larger ones become infinity, or NaN in types without infinity. nan
+    None: the type has only finite numbers, so it always saturates.
 
-    Types without negative zero (-0 is their NaN) have a NaN of `1 << bits - 1`. One without a
-    fraction is a power of 2 without sign and zero.
+    In types without negative zero, its bits, `1 << bits - 1`, are NaN. A type without a fraction
+    has only powers of 2, no sign and no zero.
     """
 
     name: str
@@ -119,7 +119,8 @@ class NarrowFloat:
         return n.emit("gather", n.constant(self.table(), "float32"), places, axis=0)
 
     def write(self, n: Node, value: Value, saturate: bool = True, mode: str = "up") -> Value:
-        """The nearest number, of two the even one; powers of 2 by `mode` (up, down, nearest)."""
+        """The nearest number; of two, the even one. Powers of 2 round by `mode` (up, down,
+        nearest)."""
 
         def whole(number: int) -> Value:
             return n.constant(number, "int32")
@@ -133,8 +134,8 @@ class NarrowFloat:
         code = n.emit("shift", rounded, shift, left=False)
         if self.bias != BIAS:
             code = n.emit("subtract", code, whole((BIAS - self.bias) << self.fraction))
-            # Below the smallest exponent, numbers are whole multiples of one step: added to a
-            # float32 whose last bit is worth this step, they round to it.
+            # Below the smallest exponent, numbers are whole multiples of one step. Adding a float32
+            # whose last bit is worth this step rounds them to it.
             unit = n.constant(2.0 ** (FRACTION + 1 - self.bias - self.fraction), "float32")
             small = n.emit("add", n.emit("abs", x), unit)
             steps = [n.emit("bitcast", v, dtype="int32") for v in (small, unit)]
@@ -158,12 +159,12 @@ class NarrowFloat:
         return n.cast(code, self.carrier)
 
     def _rounding(self, n: Node, size: Value, mode: str) -> Value:
-        """What is added to the bits of a float32 before the last ones are cut off."""
+        """The term to add to the bits of a float32 before the last ones are cut off."""
         shift = FRACTION - self.fraction
         if self.fraction == 0 and mode != "nearest":
             return n.constant({"up": (1 << shift) - 1, "down": 0}[mode], "int32")
         kept = n.emit("shift", size, n.constant(shift, "int32"), left=False)
-        # A half goes to the even one; a power of 2 goes up, but for the smallest one.
+        # A half rounds to even; a power of 2 rounds up, except the smallest one.
         op = "bitwise_and" if self.fraction else "minimum"
         odd = n.emit(op, kept, n.constant(1, "int32"))
         return n.emit("add", odd, n.constant((1 << shift - 1) - 1, "int32"))
@@ -186,13 +187,13 @@ _TYPES: Mapping[str, Narrow] = {
     "INT2": NarrowInteger("int2", 2, True),
     "UINT2": NarrowInteger("uint2", 2, False),
 }
-# By ONNX's number, as far as the installed onnx knows them; and by numpy's name.
+# By ONNX's number (only types that the installed onnx knows), and by numpy's name.
 BY_CODE: Mapping[int, Narrow] = {
     code: _TYPES[name] for name, code in TensorProto.DataType.items() if name in _TYPES
 }
 BY_NAME: Mapping[str, Narrow] = {kind.name: kind for kind in _TYPES.values()}
 
-# Converters that know of narrow values, and those that only move elements, of whatever type.
+# Operators whose converters handle narrow values, and operators that only move elements.
 AWARE = frozenset(
     "BitCast Cast CastLike Constant ConstantOfShape DequantizeLinear GatherBlockQuantized If Loop "
     "Optional OptionalGetElement OptionalHasElement QuantizeLinear Scan SequenceAt "
@@ -207,8 +208,8 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a node's narrow numbers are to its converter: the inputs that it reads as float32, and
-    the outputs that it writes. moves: outputs are in their carrier as the converter gives them.
+    """How a node treats narrow numbers: the inputs to read as float32 and the outputs to write.
+    moves: the converter already gives outputs in their carrier.
     """
 
     read: Mapping[int, Narrow]
@@ -217,13 +218,14 @@ class Flow:
 
 
 def carried(kinds: Iterable[Narrow | None]) -> Flow:
-    """A converter that takes and gives carriers; the kinds of its outputs, where known."""
+    """The flow of a converter that takes and gives carriers. kinds: of its outputs, if known."""
     return Flow({}, {k: kind for k, kind in enumerate(kinds) if kind is not None}, True)
 
 
 def flow_of(node: NodeProto, kinds: Mapping[int, Narrow], schema: Any) -> Flow:
-    """By ONNX's definition of the operator, outputs are of the type of the inputs whose letter they
-    share. Operators that ONNX does not define have one type of floats. kinds: of the inputs."""
+    """The flow by ONNX's definition of the operator: an output has the type of the inputs with the
+    same type letter. Operators that ONNX does not define have one type of floats. kinds: of the
+    inputs."""
     if schema is None:
         return Flow(
             kinds, dict.fromkeys(range(len(node.output)), next(iter(kinds.values()))), False
@@ -247,7 +249,7 @@ def declared_kind(info: ValueInfoProto) -> Narrow | None:
 
 
 def stored(given: Any) -> NDArray[Any]:
-    """An array of a narrow type in its carrier; any other as it is."""
+    """An array of a narrow type in its carrier; other arrays unchanged."""
     array: NDArray[Any] = np.asarray(given)
     match BY_NAME.get(array.dtype.name):
         case NarrowInteger() as kind:
@@ -258,7 +260,7 @@ def stored(given: Any) -> NDArray[Any]:
 
 
 def shown(array: NDArray[Any], kind: Narrow | None) -> NDArray[Any]:
-    """An array in its carrier as the package ml_dtypes has it; as it is without this package."""
+    """An array in its carrier as an array of ml_dtypes' type; unchanged without that package."""
     dtype = None if kind is None else getattr(ml_dtypes, kind.name, None)
     if dtype is None:
         return array
@@ -270,14 +272,14 @@ def from_tensor(tensor: TensorProto, kind: Narrow, shape: Sequence[int]) -> NDAr
     if tensor.HasField("raw_data"):
         return from_bytes(np.frombuffer(tensor.raw_data, np.uint8), kind, shape)
     each = np.array(tensor.int32_data, np.int64).astype("<u2" if kind.bits > 8 else "<u1")
-    if kind.bits == 6:  # bytes share no number, so each number has an entry
+    if kind.bits == 6:  # not packed: each number has an entry
         return (each & np.uint8(0x3F)).reshape(shape)
     return from_bytes(each.view(np.uint8), kind, shape)
 
 
 def from_bytes(data: NDArray[np.uint8], kind: Narrow, shape: Sequence[int]) -> NDArray[Any]:
-    """The carrier of numbers that stand one behind the other, the lowest bits first. Raises
-    ValueError for another number of bytes."""
+    """The carrier of packed numbers, the lowest bits first. Raises ValueError for another number of
+    bytes."""
     count = math.prod(shape)
     if data.size != size_of(kind, count):
         raise ValueError(f"{data.size} bytes for {count} numbers of {kind.bits} bits")
@@ -288,5 +290,5 @@ def from_bytes(data: NDArray[np.uint8], kind: Narrow, shape: Sequence[int]) -> N
 
 
 def size_of(kind: Narrow, count: int) -> int:
-    """The bytes of so many numbers in a file."""
+    """The bytes of `count` numbers in a file."""
     return -(-count * kind.bits // 8)

@@ -1,4 +1,4 @@
-"""Nodes of a model, as the converters of every front end see them: they emit our operators."""
+"""Nodes of a model as converters see them, in every front end. A node emits our operators."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
 
-# A turn of a loop: from its number, the states and the elements of sequences to the next states and
-# the elements of results. And what one of two branches emits and gives.
+# Step: a turn of a loop, from its number, the states and the elements of sequences to the next
+# states and the elements of results. Branch: emits one of two branches and returns its results.
 Step = Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]]
 Branch = Callable[[], Sequence[Value]]
 
@@ -45,7 +45,7 @@ class Node(ABC):
     def emit(self, op: str, *args: Value, **attrs: Any) -> Value:
         """The output of a call of one of our operators (a tuple where it has several).
 
-        Calls on constants are computed at once: nodes behind may need them as shapes.
+        Calls on constants are computed at once: later nodes may need them as shapes.
         """
         args = tuple(map(_known_if_empty, args))
         folded = fold_call(op, args, frozen_attrs(attrs))
@@ -71,9 +71,9 @@ class Node(ABC):
         written: Sequence[bool] = (),
         conditional: bool = False,
     ) -> tuple[list[Value], list[Value]]:
-        """The last states and the results of a loop, as BlockBuilder.emit_loop has it. Nodes are
-        converted in step as anywhere. Elements of an extent that a run decides lie apart as the
-        largest do, so that every turn finds its own at a known place."""
+        """The last states and the results of a loop, as BlockBuilder.emit_loop gives them. step may
+        convert nodes. If a run decides the elements' shape, each gets the space of the largest, so
+        that every turn finds its own at a known place."""
         given: list[list[Sequence[Dim]]] = []  # the shapes of the elements of results
 
         def turn(
@@ -104,7 +104,7 @@ class Node(ABC):
         return list(ends), [of_extent(self, x, turns) for x in dense]
 
     def _outside(self, shape: Sequence[Dim]) -> list[Dim]:
-        """The shape of what a turn gives, by the extents that are known outside."""
+        """The shape of a turn's result, by the extents known outside the loop."""
         found: list[Dim] = []
         for extent in shape:
             known = self.extents.outside(extent)
@@ -114,7 +114,7 @@ class Node(ABC):
         return found
 
     def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
-        """What a branch gives, as BlockBuilder.emit_branch has it."""
+        """The results of a branch, as BlockBuilder.emit_branch gives them."""
 
         def of(branch: Branch) -> Sequence[Value]:
             with self.extents.within():
@@ -141,7 +141,7 @@ class NumberedNode(Node):
 
     @abstractmethod
     def optional(self, number: int) -> Value | None:
-        """An input; None where it is left out."""
+        """An input; None if it is left out."""
 
     @abstractmethod
     def known(self, number: int, what: str) -> NDArray[Any]:
@@ -171,20 +171,20 @@ class NumberedNode(Node):
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The extents. One that a run decides is an expression; a converter that compares it with
-    another, or counts to it, refuses the node (TypeError)."""
+    """The extents. Those that a run decides are expressions, despite the type: a converter that
+    compares one or counts to it raises an error, which refuses the node."""
     return value.type.shape  # type: ignore[return-value]
 
 
 def of_extent(n: Node, x: Value, extent: Dim) -> Value:
-    """x with a dimension 0 that is said in other words."""
+    """x with dimension 0 written as another, equal expression."""
     if shape_of(x)[0] == extent:
         return x
     return n.emit("first", x, n.extents.value(n, extent), extent=extent)
 
 
 def said_as(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    """x with dimensions that are said in other words."""
+    """x with its dimensions written as other, equal expressions."""
     if list(shape_of(x)) == list(shape):
         return x
     flat = n.emit("reshape", x, shape=(product(shape_of(x)),))
@@ -192,8 +192,8 @@ def said_as(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def _apart(n: Node, x: Value, first: int) -> Value:
-    """x with its dimensions from `first` on as one, grown to the most that it can be; itself where
-    they are known."""
+    """x with its dimensions from `first` on joined to one and padded to the largest size; x itself
+    if they are known."""
     front, element = shape_of(x)[:first], shape_of(x)[first:]
     if not any(isinstance(extent, Expr) for extent in element):
         return x
@@ -203,7 +203,7 @@ def _apart(n: Node, x: Value, first: int) -> Value:
 
 
 def _close(n: Node, x: Value, element: Sequence[Dim]) -> Value:
-    """What _apart made of an element."""
+    """The element before _apart padded it."""
     count = product(element)
     if isinstance(count, int):
         return x
@@ -212,7 +212,7 @@ def _close(n: Node, x: Value, element: Sequence[Dim]) -> Value:
 
 
 def _dense(n: Node, x: Value, element: Sequence[Dim]) -> Value:
-    """The elements, one behind the other, of those that lie apart."""
+    """The elements without the padding of _apart."""
     count = product(element)
     if isinstance(count, int):
         return x
@@ -222,7 +222,7 @@ def _dense(n: Node, x: Value, element: Sequence[Dim]) -> Value:
 
 
 def _known_if_empty(value: Value) -> Value:
-    """A tensor without elements is a constant, whatever computes it, where its shape is known."""
+    """A constant for a tensor of a known shape without elements; other values unchanged."""
     shape = shape_of(value)
     known = all(isinstance(extent, int) for extent in shape)
     if isinstance(value, Constant) or 0 not in shape or not known:

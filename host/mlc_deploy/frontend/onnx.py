@@ -59,13 +59,12 @@ def from_onnx(
 ) -> Function:
     """The graph of an ONNX model, not optimized.
 
-    shapes gives whole shapes of inputs; of a sequence `x` those of x.0, x.1, …, which it becomes,
-    as a sequence among the outputs does. dims gives values of named dimensions, or "<=512" for one
-    that stays open: each run decides it, and 512 is the most; or an expression of others' names
-    (graph.dims.symbol). values makes inputs constants, of
-    arrays or of one number; None says that an optional has no value. converters adds to the table
-    or overrides it: the key is the operator's name, or "domain::name", the value a function of an
-    OnnxNode. Raises ImporterError, and NeedsValue if the values of inputs decide about shapes.
+    A sequence `x` becomes inputs, or outputs, x.0, x.1, … shapes gives whole shapes of inputs. dims
+    gives values of named dimensions, or "<=512" for one that each run decides, at most 512; or an
+    expression of others' names (graph.dims.symbol). values makes inputs constants, of arrays or of
+    one number; None says that an optional has no value. converters adds to the table or overrides
+    it: the key is the operator's name, or "domain::name", the value a function of an OnnxNode.
+    Raises ImporterError, and NeedsValue if the values of inputs decide about shapes.
     """
     where, path = "the model", None
     if isinstance(model, (str, Path)):
@@ -153,9 +152,8 @@ def _convert(
 def known_inputs(
     graph: GraphProto, values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where: str
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of inputs whose values are known, as the model declares them, narrow types in
-    their carrier. Raises ImporterError, and ShapeError for a value that does not fit or is no
-    input's."""
+    """The values of inputs as arrays of the declared types; narrow types in their carrier. Raises
+    ImporterError, and ShapeError for a value that does not fit or belongs to no input."""
     kinds = {i.name: i for i in graph.input}
     refuse_unknown_inputs(values, kinds, "model", where)
     found = {}

@@ -1,7 +1,7 @@
 """Inputs and outputs of models that are sequences of tensors, or optionals.
 
 A sequence `x` of three tensors becomes the inputs or outputs x.0, x.1 and x.2. An optional has a
-value, unless it is said to have none.
+value, unless the user says that it has none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def is_sequence(info: ValueInfoProto) -> bool:
 def known_collected(
     inputs: Iterable[ValueInfoProto], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Given]]:
-    """The values of inputs that are arrays, and of the others: None for an optional without a
-    value, and [] for a sequence of no tensors."""
+    """The given values of inputs: first those that are arrays, then the others: None for an
+    optional without a value, an empty list for a sequence of no tensors."""
     arrays, found = dict(values), dict[str, Given]()
     for info in inputs:
         name = info.name
@@ -44,8 +44,8 @@ def known_collected(
 def input_parts(
     info: ValueInfoProto, shapes: Mapping[str, Any], where: str
 ) -> list[ValueInfoProto]:
-    """The tensors that an input stands for. Raises ImporterError where the shapes of a sequence's
-    are not given."""
+    """The tensors that an input stands for. Raises ImporterError for a sequence without given
+    shapes."""
     kind = content(info.type)
     if not is_sequence(info):
         return [_tensor(info.name, kind)]
@@ -53,7 +53,7 @@ def input_parts(
     while (name := f"{info.name}.{len(parts)}") in shapes:
         parts.append(_tensor(name, kind.sequence_type.elem_type))
         for dim in parts[-1].type.tensor_type.shape.dim:
-            dim.ClearField("dim_param")  # named for all tensors, and of its own size in each
+            dim.ClearField("dim_param")  # one name for all tensors, but the sizes may differ
     if parts:
         return parts
     raise ImporterError(
@@ -71,7 +71,7 @@ def _tensor(name: str, kind: TypeProto) -> ValueInfoProto:
 
 
 def result_parts(name: str, value: Given) -> Iterator[tuple[str, Value]]:
-    """The outputs that one of the model's becomes, by their names."""
+    """The outputs, with their names, that an output of the model becomes."""
     if isinstance(value, TensorList):
         yield from ((f"{name}.{number}", part) for number, part in enumerate(value))
     elif value is not None:

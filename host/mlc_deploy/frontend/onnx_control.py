@@ -1,9 +1,8 @@
 """Converters of control flow.
 
-A branch whose condition is known is taken, and another is chosen on the board. A loop becomes a
-loop where every turn does the same to tensors of the same shapes. It is written out turn by turn
-where it computes nothing but constants, such as shapes, and where a turn's number decides about
-shapes.
+A known condition takes its branch at once; any other condition is decided on the board. A loop
+stays a loop if every turn does the same to tensors of the same shapes. It is written out turn by
+turn if it computes only constants, such as shapes, or if a turn's number decides about shapes.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from .refusals import MISTAKES
 
 
 class Unlike(Exception):
-    """A turn leaves states of other types than it began with."""
+    """The types of a loop's states, or of two branches' results, differ."""
 
 
 def _if(n: OnnxNode) -> Any:
-    """A constant condition takes its branch; the bodies of another give results of one type. Where
-    one branch cannot be, as that for another shape, the other one is taken, unless a run decides
-    about shapes."""
+    """A constant condition takes its branch. Otherwise both are converted and must give results of
+    one type. If one cannot be converted, for example because it is for other shapes, the other one
+    is taken, unless a run decides about shapes."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
@@ -78,14 +77,14 @@ def _branch(n: OnnxNode, condition: Value) -> list[Value]:
 
 
 def _both(n: OnnxNode, condition: Value) -> list[Value]:
-    """The results of branches that give different numbers of rows: both are computed."""
+    """The results of branches that give different numbers of rows. Both branches are computed."""
     truth = reshape(n, condition, ())
     pairs = zip(_of_branch(n, "then_branch"), _of_branch(n, "else_branch"), strict=True)
     return [_chosen(n, truth, a, b) for a, b in pairs]
 
 
 def _of_branch(n: OnnxNode, name: str) -> list[Value]:
-    """What a branch gives that the board may choose. Raises NeedsValue for sequences."""
+    """The results of a branch that the board may choose. Raises NeedsValue for sequences."""
     results = n.body(name)
     if any(v is None or isinstance(v, TensorList) for v in results):
         n.known(0, "the condition of branches that give sequences or optionals")
@@ -135,7 +134,7 @@ def _loop(n: OnnxNode) -> Any:
 
 
 def _needs_count(n: OnnxNode, reason: Exception) -> None:
-    """Raises NeedsValue for the trip count, which is no mistake by itself: it says the reason."""
+    """Raises NeedsValue for the trip count, with the reason why it is needed."""
     try:
         n.whole(0, "the loop's trip count")
     except NeedsValue as error:
@@ -146,7 +145,7 @@ def _needs_count(n: OnnxNode, reason: Exception) -> None:
 
 
 def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
-    """The dimension that a trip count is, where a run decides it."""
+    """The extent of a run that is the trip count; None if the trip count is no extent."""
     found = None if most is None else n.extents.of(most)
     (extent,) = found.ravel().tolist() if found is not None and found.size == 1 else (None,)
     return extent if isinstance(extent, Expr) else None
@@ -189,7 +188,7 @@ def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
 def _as_loop(
     n: OnnxNode, turns: Dim, most: Value | None, going: Value | None, states: Sequence[Value]
 ) -> list[Value]:
-    """A loop of at most `turns` turns, or as many as `most` says when the model runs."""
+    """A loop of at most `turns` turns; `most`, if given, is the trip count when the model runs."""
     results = len(n.outputs) - len(states)
     again = n.tried(lambda: _turn_of(n, states))[0]
     decided = isinstance(again, Constant)
@@ -232,7 +231,7 @@ def _as_loop(
 
 
 def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
-    """What some turn gives, whose number nobody knows."""
+    """The condition and results of a turn of unknown number."""
     found: list[Value] = []
 
     def step(number: Value, own: list[Value], _: list[Value]) -> Any:
@@ -252,7 +251,7 @@ def _kept(after: Sequence[Value], before: Sequence[Value]) -> list[Value]:
 def _written_out(
     n: OnnxNode, turns: int, going: Value | None, states: Sequence[Given]
 ) -> list[Given]:
-    """The loop turn by turn."""
+    """Emits the loop turn by turn."""
     own = list(states)
     scans: list[list[Value]] = [[] for _ in n.outputs[len(own) :]]
     if going is not None:
@@ -284,7 +283,8 @@ def _scan(n: OnnxNode) -> Any:
 
 
 def _scan_batches(n: OnnxNode) -> Any:
-    """Before opset 9 there is a batch dimension in front of all, and an input of lengths."""
+    """Before opset 9 all tensors have a leading batch dimension, and there is an input of
+    lengths."""
     if n.optional(0) is not None:
         raise n.refuse("lengths of sequences are not supported", "Scan of opset 9")
     values = [n.input(k) for k in range(1, len(n.inputs))]
@@ -353,7 +353,7 @@ def _axis_first(n: OnnxNode, x: Value, axis: int) -> Value:
 
 
 def _axis_last(n: OnnxNode, x: Value, axis: int) -> Value:
-    """Dimension 0 of x where a result has it."""
+    """x with its dimension 0 moved to `axis`."""
     rank = len(shape_of(x))
     order = list(range(1, rank))
     order.insert(normal_axis(n.op, axis, rank), 0)

@@ -1,5 +1,5 @@
-"""Converters of onnxruntime's operators of decoders: attention over a cache whose heads several
-queries share, and embeddings of few bits."""
+"""Converters of onnxruntime's operators for decoders: attention over a cache with fewer heads than
+the queries have, and embeddings of few bits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def causal(n: Node, count: Dim, length: Dim, window: int = -1) -> Value:
-    """Which of `length` keys, the last of them its own, each of `count` queries sees: none behind
-    it, and where there is a window the last ones of so many. bool[count, length]"""
+    """Which of `length` keys each of `count` queries sees, bool[count, length]. The last `count`
+    keys are the queries' own. A query sees no later key; with a window, only its last `window`
+    keys."""
     before = n.extents.value(n, length - count)
     query = n.emit("add", iota(n, count, 2, 0), before)
     key = iota(n, length, 2, 1)
@@ -39,9 +40,9 @@ def shared_attention(
     n: Node, q: Value, k: Value, v: Value, bias: Value, scale: float, softcap: float = 0.0,
     sink: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Queries [B, H, S, D] over keys and values [B, K, L, D], of which H / K queries share a head:
-    [B, S, H * D]. Queries of a head are the rows of one product. bias: added to scores, of a shape
-    that broadcasts to [B, H, S, L]. sink [H]: a score without a value."""
+    """Attention of queries [B, H, S, D] over keys and values [B, K, L, D]: [B, S, H * D]. H / K
+    query heads share a head of keys; they are the rows of one product. bias: added to scores; it
+    broadcasts to [B, H, S, L]. sink [H]: a score without a value."""
     batch, heads, count, width = shape_of(q)
     kept, length = shape_of(k)[1:3]
     group = heads // kept
@@ -67,8 +68,8 @@ def shared_attention(
 
 
 def _group_query_attention(n: OnnxNode) -> Any:
-    """A past is that of one text, and of as many rows as were read: then the step's rows stand
-    behind it. How many these are together says `seqlens_k`, too, which the shapes know."""
+    """A past belongs to one text and has as many rows as were read; the step's rows are appended to
+    it. The shapes give the total length, so the input `seqlens_k` is not needed."""
     heads, kept = n.attr("num_heads"), n.attr("kv_num_heads")
     for name in ("k_quant_type", "v_quant_type"):
         if n.attr(name, "NONE") not in ("NONE", ""):
@@ -128,14 +129,14 @@ def _group_query_attention(n: OnnxNode) -> Any:
 
 
 def _gather_block_quantized(n: OnnxNode) -> Any:
-    """Rows of a table in blocks along its last dimension, of 4 or 8 bits: the rows alone are read
-    as the numbers that they mean."""
+    """Rows of a table that is quantized in blocks along its last dimension, to 4 or 8 bits. Only
+    the gathered rows are dequantized."""
     table, indices = n.input(0), n.input(1)
     rank = len(shape_of(table))
     if n.attr("gather_axis", 0) % rank or n.attr("quantize_axis", 1) % rank != rank - 1:
         raise n.refuse("axes other than 0 (of rows) and the last one (of blocks) are not supported")
     bits, size = n.attr("bits", 4), n.attr("block_size", 128)
-    packed = n.kind(0) is None  # in bytes: other types come number by number
+    packed = n.kind(0) is None  # several numbers to a byte; narrow types are unpacked already
     found = [
         None if x is None else n.emit("gather", x, indices, axis=0)
         for x in (table, n.real(2), n.optional(3))
@@ -147,7 +148,7 @@ def _gather_block_quantized(n: OnnxNode) -> Any:
         zeros = None if zeros is None else _numbers(n, zeros, bits)
     *lead, width = shape_of(own)
     blocks = shape_of(scales)[-1]
-    if zeros is not None:  # of an odd number of blocks, a byte holds one more
+    if zeros is not None:  # cut off the padding of the last byte
         zeros = n.cast(rows(n, zeros, 0, blocks, len(lead)), "float32")
     elif packed:
         zeros = n.constant(1 << bits - 1, "float32")
@@ -159,7 +160,7 @@ def _gather_block_quantized(n: OnnxNode) -> Any:
 
 
 def _numbers(n: OnnxNode, x: Value, bits: int) -> Value:
-    """Bytes as the numbers of so many bits in them, the low ones first."""
+    """The numbers of `bits` bits in bytes, the low ones first."""
     if bits == 8:
         return x
     *lead, width = shape_of(x)
@@ -170,7 +171,7 @@ def _numbers(n: OnnxNode, x: Value, bits: int) -> Value:
 
 
 def _spread(n: OnnxNode, x: Value, size: int, width: int) -> Value:
-    """A number of each block for each of its elements."""
+    """Repeats the number of each block for the block's elements."""
     if not shape_of(x):
         return x
     *lead, blocks = shape_of(x)

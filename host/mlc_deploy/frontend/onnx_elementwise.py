@@ -186,7 +186,7 @@ def _norm(n: OnnxNode) -> Any:
             y = n.emit("sqrt", total(n.emit("multiply", real, real)))
         case "LogSum":
             y = n.emit("log", total(real))
-        case _:  # of exponentials: the largest is 1, so that none overflows
+        case _:  # LogSumExp: the largest exponential is 1, so that none overflows
             most = n.emit("clip", total(real, "max", True), **_finite(real.type.dtype))
             sums = n.emit("log", total(n.emit("exp", n.emit("subtract", real, most))))
             y = n.emit("add", sums, most if keepdims else total(most, "max"))
@@ -203,7 +203,7 @@ def _argmax(n: OnnxNode) -> Any:
 
 
 def _softmax(n: OnnxNode) -> Any:
-    """Before opset 13 it sums over all dimensions from axis (by default 1) on."""
+    """Before opset 13, sums over all dimensions from axis (by default 1) on."""
     x, op = n.input(0), {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[n.op]
     shape, axis = n.shape(), n.attr("axis", 1 if n.opset < 13 else -1)
     if n.opset >= 13 or axis % max(len(shape), 1) == len(shape) - 1:

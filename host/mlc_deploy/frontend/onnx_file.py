@@ -62,7 +62,7 @@ def parse_model(data: bytes, where: str) -> ModelProto:
         whole = begun and model.HasField("graph") and len(model.opset_import) > 0
     except (DecodeError, UnicodeDecodeError):
         # A ModelProto begins with field 1, ir_version, as a small number.
-        begun, whole = data[:1] == b"\x08" and 0 < len(data) and data[1:2] < b"\x40", False
+        begun, whole = data[:1] == b"\x08" and data[1:2] < b"\x40", False
     if not begun and data[4:8] == b"ORTM":
         what = "this is a model in onnxruntime's own format (.ort)"
         raise ImporterError(what, where=where, mend="the .onnx file that it was made from")
@@ -96,8 +96,8 @@ def refuse_later_format(model: ModelProto, where: str) -> None:
 
 
 def modern(model: ModelProto, where: str) -> ModelProto:
-    """A model of opset 1 to 5 as one of OLDEST_OPSET, as far as onnx knows how; any other as it
-    is. Raises ImporterError for a damaged one."""
+    """Converts a model of opset 1 to 5 to OLDEST_OPSET, if onnx can; returns others unchanged.
+    Raises ImporterError for a damaged one."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     if not versions or not 0 < versions[0] < OLDEST_OPSET:
         return model
@@ -129,7 +129,7 @@ def opset_of(model: ModelProto, where: str) -> int:
 
 
 def check_names(model: ModelProto, where: str) -> None:
-    """Raises ImporterError if a name is not valid text: protobuf then gives it as bytes."""
+    """Raises ImporterError if a name is not valid text; protobuf gives such a name as bytes."""
     graph = model.graph
     names: list[object] = [o.domain for o in model.opset_import]
     for tensor in graph.initializer:
@@ -149,9 +149,8 @@ def check_names(model: ModelProto, where: str) -> None:
 
 
 def sort_nodes(graph: GraphProto) -> bool:
-    """Puts the nodes of a graph, and of the graphs in them, into an order in which each comes after
-    those that it reads from; nodes of a circle come last. Returns whether another one was needed.
-    """
+    """Sorts the nodes of a graph, and of the graphs in them, so that each comes after the nodes
+    that it reads from; nodes of a cycle come last. Returns whether the order changed."""
     inner = [sort_nodes(inner) for node in graph.node for inner in graphs_of(node)]
     makers = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
     needs = [{makers[name] for name in _read_by(node) if name in makers} for node in graph.node]
@@ -229,7 +228,7 @@ def _with_ranks(model: ModelProto) -> ModelProto:
 
 
 def check_external_data(model: ModelProto, path: str | Path | None, where: str) -> None:
-    """Raises ImporterError that names the missing files of weights."""
+    """Raises ImporterError that names missing files of weights, or for an impossible place."""
     folder = Path(path).parent if path is not None else Path()
     missing: dict[str, None] = {}
     for tensor in model.graph.initializer:
@@ -237,7 +236,7 @@ def check_external_data(model: ModelProto, path: str | Path | None, where: str) 
             location, offset, length = _placed(tensor, where)
             try:
                 there = (folder / location).is_file()
-            except (OSError, ValueError):  # no name of a file, such as one with a zero byte
+            except (OSError, ValueError):  # no valid file name, for example with a zero byte
                 there = False
             if not there:
                 missing[location] = None
@@ -300,14 +299,14 @@ def dtype_name(code: int, what: str, where: str) -> str:
 
 
 def carrier_of(code: int, what: str, where: str) -> str:
-    """As dtype_name; of a narrow type it gives the carrier."""
+    """As dtype_name; for a narrow type, its carrier."""
     return BY_CODE[code].carrier if code in BY_CODE else dtype_name(code, what, where)
 
 
 def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
     """The tensor's values, narrow ones in their carrier. External data is mapped from its file.
-    Raises ImporterError for dtypes that are not supported, for data of another size than the shape,
-    and for unreadable files."""
+    Raises ImporterError for unsupported dtypes, for data whose size is not the shape's, and for
+    unreadable files."""
     what = f"tensor '{tensor.name}'"
     dtype = carrier_of(tensor.data_type, what, where)
     kind = BY_CODE.get(tensor.data_type)

@@ -1,4 +1,4 @@
-"""Converts the nodes of a model in order, and the graphs inside nodes: by the operator's converter,
+"""Converts the nodes of a model in order, and the graphs inside nodes, by the operator's converter
 or by the function that defines the operator."""
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ REASONS = {
     }.items()
     for operator in operators.split()
 }  # fmt: skip
-STANDARD = 23  # the opset of ONNX's operators that stand for onnxruntime's
-# The most nodes that functions and loops make, each of some kilobytes. A few lines of functions
-# that call others twice would fill any memory.
+STANDARD = 23  # the opset of the ONNX operators that onnxruntime's are converted to
+# The most nodes that functions and loops may make, of some kilobytes each. A small file of
+# functions that call others twice could otherwise fill any memory.
 MOST_EXPANDED = 100_000
 
 
@@ -87,7 +87,7 @@ class Importer:
     narrow: dict[Value, Narrow] = field(default_factory=dict)
     depth: int = 0
     called: dict[tuple[Any, ...], list[Given]] = field(default_factory=dict)
-    expanded: int = 0  # nodes of functions and of graphs inside nodes, as often as they were read
+    expanded: int = 0  # nodes converted from functions and from graphs inside nodes
 
     def param(self, name: str, shape: Sequence[Dim], code: int) -> Value:
         """A parameter; code is ONNX's number of its dtype. Raises ImporterError."""
@@ -103,7 +103,7 @@ class Importer:
         return value
 
     def marked(self, value: Value, kind: Narrow | None) -> Value:
-        """value, known as the carrier of numbers of that type."""
+        """Notes that value is the carrier of a narrow type; returns value."""
         if kind is not None:
             self.narrow[value] = kind
         return value
@@ -115,13 +115,14 @@ class Importer:
         return result
 
     def come_from(self, values: Iterable[Value], args: Iterable[Value]) -> None:
-        """The values depend on what args depend on."""
+        """Notes that the values depend on the same parameters as args."""
         origins = frozenset().union(*(self.origins.get(a, frozenset()) for a in args))
         self.origins.update(dict.fromkeys(values, origins))
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """The body of a loop or a branch, whose values are not known outside of it."""
+        """Forgets results of functions that a loop's or branch's body adds: they are not valid
+        outside of it."""
         before, self.called = self.called, dict(self.called)
         try:
             yield
@@ -189,7 +190,7 @@ class Importer:
         self, op: str, inputs: Sequence[Value | None], outputs: int, source: str,
         attributes: Iterable[AttributeProto],
     ) -> list[Value]:  # fmt: skip
-        """The outputs of an operator of ONNX, as a node of the model would have them."""
+        """The outputs of an ONNX operator, converted like a node of the model."""
         given = {f"i{k}": value for k, value in enumerate(inputs) if value is not None}
         names = [f"i{k}" if f"i{k}" in given else "" for k in range(len(inputs))]
         node = onnx.helper.make_node(op, names, [f"o{k}" for k in range(outputs)])
@@ -200,7 +201,7 @@ class Importer:
         return tensors(self.output(name, scope) for name in node.output)
 
     def _flow(self, proto: NodeProto, inputs: Sequence[object], scope: Scope) -> Flow:
-        """Which inputs and outputs of a node are read and written as narrow numbers."""
+        """The inputs and outputs of a node that are read and written as narrow numbers."""
         if proto.op_type in AWARE or (proto.domain, proto.op_type) in self.functions:
             outputs = [o for g in graphs_of(proto)[:1] for o in g.output]
             return carried(map(declared_kind, outputs[proto.op_type == "Loop" :]))
@@ -214,7 +215,7 @@ class Importer:
     def body(
         self, graph: GraphProto, inputs: Sequence[Given], scope: Scope, source: str
     ) -> list[Given]:
-        """The outputs of a graph inside a node, which sees the names around it."""
+        """The outputs of a graph inside a node. It sees the names around it."""
         inner = Scope(scope.imports, outer=scope)
         if len(inputs) != len(graph.input):
             raise ValueError(f"{len(inputs)} inputs for the {len(graph.input)} of '{graph.name}'")
@@ -237,8 +238,8 @@ class Importer:
         scope: Scope,
         source: str,
     ) -> list[Given]:
-        """The outputs of an operator that a function defines. The same call of the model's own
-        functions on the same inputs has the same outputs."""
+        """The outputs of an operator that a function defines. Equal calls of a model's own function
+        share their outputs."""
         function = self._function(proto, inputs, scope)
         if function is None:
             self.refuse_missing([proto], scope, source)
@@ -288,7 +289,7 @@ class Importer:
             types = [_type(v).SerializeToString() for v in inputs]
             types += [TypeProto().SerializeToString()] * (len(schema.inputs) - len(types))
             node = NodeProto()
-            node.CopyFrom(proto)  # its names may be any; the function asks which are left out
+            node.CopyFrom(proto)  # the function looks only at which inputs are left out
             known = {a.name for a in proto.attribute}
             node.attribute.extend(a for a in _defaults(proto, scope) if a.name not in known)
             fitting = [v for v in schema.context_dependent_function_opset_versions if v <= version]
@@ -372,8 +373,8 @@ _FLOATS = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """A function's node with the attributes of the call in the place of references to them. A
-    reference to an attribute that the call does not have is dropped."""
+    """A function's node with references to attributes replaced by the call's attributes. A
+    reference to a missing attribute is dropped."""
     result = NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]

@@ -58,7 +58,7 @@ def _conv(n: OnnxNode) -> Any:
 
 
 def _conv_transpose(n: OnnxNode) -> Any:
-    """The output's shape and the pads: either gives the other."""
+    """The output's shape follows from the pads, or the pads from the shape."""
     x, w, rank = n.input(0), n.input(1), spatial_rank(n.input(0))
     extents, kernel, mode = shape_of(x)[2:], shape_of(w)[2:], n.attr("auto_pad", "NOTSET")
     strides, dilations = n.attr("strides", [1] * rank), n.attr("dilations", [1] * rank)
@@ -129,7 +129,7 @@ def _global_pool(n: OnnxNode) -> Any:
 
 
 def _lp_normalization(n: OnnxNode) -> Any:
-    """x / |x|, and 0 where all of x is 0."""
+    """x / |x|, or 0 where |x| is 0."""
     x, axis = n.input(0), n.axis(-1)
     size = lp_norm(n, x, n.attr("p", 2), lambda y: n.emit("sum", y, axes=[axis], keepdims=True))
     zero, one = n.constant(0, x.type.dtype), n.constant(1, x.type.dtype)
@@ -137,7 +137,7 @@ def _lp_normalization(n: OnnxNode) -> Any:
 
 
 def _max_unpool(n: OnnxNode) -> Any:
-    """Every element goes to its place in the output's memory; zeros elsewhere."""
+    """Puts each element at its flat index in the output, and zeros elsewhere."""
     data, rank = n.shape(), spatial_rank(n.input(0))
     kernel = n.attr("kernel_shape")
     strides, pads = n.attr("strides", [1] * rank), n.attr("pads", [0] * (2 * rank))
@@ -156,7 +156,7 @@ def _max_unpool(n: OnnxNode) -> Any:
 
 
 def _moved_places(n: OnnxNode, places: Value, old: list[int], wanted: list[int]) -> Value:
-    """Flat indices of images of one shape as indices of images of another."""
+    """Flat indices into images of one shape as flat indices into images of another."""
 
     def size(count: int) -> Value:
         return n.constant(count, "int64")
@@ -173,7 +173,7 @@ def _moved_places(n: OnnxNode, places: Value, old: list[int], wanted: list[int])
 
 
 def _batch_norm(n: OnnxNode) -> Any:
-    """In training mode by the batch's own statistics, which also move the running ones."""
+    """Training mode uses the batch's own statistics, and updates the running ones."""
     training = n.attr("training_mode", 0) or (n.opset < 14 and any(n.outputs[1:]))
     if not n.attr("spatial", 1) or (training and n.opset < 14):
         what = "training mode" if training else "statistics per element (spatial=0)"

@@ -1,4 +1,4 @@
-"""Converters of ai.onnx.ml, what scikit-learn's models are exported to, for numbers. Trees are in
+"""Converters of ai.onnx.ml, the domain of exported scikit-learn models; numbers only. Trees are in
 onnx_trees.py."""
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .onnx_node import Converter, OnnxNode
 
 
 def as_table(n: OnnxNode) -> tuple[Value, str]:
-    """The input as rows of features, and their dtype, which is one of floats."""
+    """The input as rows of features, and their dtype, float32 or float64."""
     dtype = n.dtype() if n.dtype() in ("float32", "float64") else "float32"
     x = n.cast(n.input(0), dtype)
     return (reshape(n, x, (1, *shape_of(x))) if len(shape_of(x)) == 1 else x), dtype
 
 
 def labels(n: OnnxNode, name: str) -> list[int]:
-    """The classes. Raises ImporterError where they are text."""
+    """The classes. Raises ImporterError if they are text."""
     found: list[int] = n.attr(name, [])
     if not found:
         raise n.refuse("labels that are text are not supported", "a model whose labels are numbers")
@@ -32,7 +32,7 @@ def labels(n: OnnxNode, name: str) -> list[int]:
 
 
 def transformed(n: OnnxNode, y: Value, how: str) -> Value:
-    """Scores [N, C] as an attribute post_transform says."""
+    """Scores [N, C] after the attribute post_transform."""
     match how:
         case "NONE":
             return y
@@ -52,9 +52,9 @@ def transformed(n: OnnxNode, y: Value, how: str) -> Value:
 def class_scores(
     n: OnnxNode, y: Value, names: list[int], post: str, positive: bool = False
 ) -> list[Value]:
-    """The classes of rows, and all scores. One score for two classes is that of the second, which
-    is taken from 0 on; where scores are positive, from a half on. The first one's is the opposite,
-    or what is missing to 1."""
+    """The class of each row, and all scores. A single score for two classes is the second one's.
+    The second class is chosen above 0, or above 0.5 if scores are positive. The first one's score
+    is then the negative, or the difference to 1."""
     dtype = y.type.dtype
     if shape_of(y)[1] > 1:
         scores = transformed(n, y, post)
@@ -93,7 +93,7 @@ def _linear_classifier(n: OnnxNode) -> Any:
 
 
 def _kernel(n: OnnxNode, x: Value, vectors: Any) -> Value:
-    """What a support vector machine's kernel makes of rows [N, F] and vectors [S, F]: [N, S]."""
+    """A support vector machine's kernel of rows [N, F] and vectors [S, F]: [N, S]."""
     dtype = x.type.dtype
     gamma, offset, degree = (*n.attr("kernel_params", []), 0.0, 0.0, 0.0)[:3]
     kind = n.attr("kernel_type", "LINEAR")
@@ -124,8 +124,8 @@ def _svm_regressor(n: OnnxNode) -> Any:
 
 
 def _svm_classifier(n: OnnxNode) -> Any:
-    """Each pair of classes has a score; the class that wins most pairs is taken."""
-    names, dtype = labels(n, "classlabels_ints"), as_table(n)[1]
+    """Each pair of classes has a score; the class that wins most pairs is chosen."""
+    names, (x, dtype) = labels(n, "classlabels_ints"), as_table(n)
     owned = n.attr("vectors_per_class", [])
     if not owned or n.attr("prob_a", []):
         what = "without support vectors" if not owned else "with probabilities (prob_a)"
@@ -139,7 +139,7 @@ def _svm_classifier(n: OnnxNode) -> Any:
         own, other = slice(first[i], first[i + 1]), slice(first[j], first[j + 1])
         weights[k, own], weights[k, other] = given[j - 1, own], given[i, other]
         votes[0, k, i] = votes[1, k, j] = 1
-    y = _kernel(n, as_table(n)[0], np.reshape(n.attr("support_vectors"), (vectors, -1)))
+    y = _kernel(n, x, np.reshape(n.attr("support_vectors"), (vectors, -1)))
     y = n.emit("dense", y, n.constant(weights, dtype), transpose_b=True)
     y = n.emit("add", y, n.constant(n.attr("rho"), dtype))
     won = n.cast(n.emit("greater", y, n.constant(0, dtype)), dtype)
@@ -179,7 +179,7 @@ def _feature_vectorizer(n: OnnxNode) -> Any:
 
 
 def _imputer(n: OnnxNode) -> Any:
-    """Puts values, of the columns or of all, where a number is missing or is NaN."""
+    """Replaces missing numbers, or NaN, by the column's value or by one value for all."""
     x, dtype = n.input(0), n.dtype()
     what = "int64s" if dtype.startswith("int") else "floats"
     values = n.attr(f"imputed_value_{what}")
@@ -191,7 +191,7 @@ def _imputer(n: OnnxNode) -> Any:
 
 
 def _label_encoder(n: OnnxNode) -> Any:
-    """A table from numbers to numbers; what is not in it becomes a default value."""
+    """Maps numbers to numbers by a table; other numbers become a default value."""
     found: dict[str, Any] = {}
     for what in ("keys", "values"):
         for name in (f"{what}_{kind}" for kind in ("tensor", "int64s", "floats")):
@@ -237,7 +237,8 @@ def _normalizer(n: OnnxNode) -> Any:
 
 
 def _one_hot_encoder(n: OnnxNode) -> Any:
-    """All zeros where a number is no category; zeros=0 promises that each is one."""
+    """Gives zeros for a number that is no category, also with zeros=0, which promises that there is
+    none."""
     names = labels(n, "cats_int64s")
     x = n.cast(n.input(0), "int64")
     same = n.emit("equal", with_axis(n, x, len(n.shape())), n.constant(names, "int64"))
@@ -254,8 +255,8 @@ def _scaler(n: OnnxNode) -> Any:
 
 
 def _tf_idf(n: OnnxNode) -> Any:
-    """How often sequences of numbers stand in rows [N, C] or in one row [C], also with equal steps
-    over others between their members."""
+    """Counts sequences of numbers in rows [N, C] or in one row [C], also with equal gaps between
+    their members."""
     if n.attr("pool_strings", []):
         raise n.refuse("text is not supported", "a vocabulary of numbers (pool_int64s)")
     pool, begins = n.attr("pool_int64s"), n.attr("ngram_counts")

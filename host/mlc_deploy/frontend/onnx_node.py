@@ -95,7 +95,7 @@ class OnnxNode(NumberedNode):
         return value
 
     def two_dimensional(self, axis: int) -> tuple[int, int]:
-        """The numbers of the first input's elements in front of an axis, and from it on."""
+        """The first input's shape as a matrix: the elements before an axis, and from it on."""
         shape = self.shape()
         if not -len(shape) <= axis <= len(shape):
             raise ValueError(f"axis {axis} of a tensor with {len(shape)} dimensions")
@@ -135,16 +135,16 @@ class OnnxNode(NumberedNode):
         return value
 
     def ints(self, name: str, number: int) -> list[int] | None:
-        """Integers that are an attribute in old opsets and input `number` in recent ones; extents
-        among them are expressions."""
+        """Integers that are an attribute in old opsets and input `number` in recent ones. Extents
+        that a run decides are expressions."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
             found = self.dims(number, name)
         return found
 
     def dims(self, number: int, what: str) -> list[Any]:
-        """The integers of an input, expressions where they are extents. Raises NeedsValue where
-        they are other data."""
+        """The integers of an input; extents that a run decides are expressions. Raises NeedsValue
+        for other data."""
         value = self.input(number)
         if self.extents.is_followed(value):
             return list(self.extents.of(value).reshape(-1))  # type: ignore[union-attr]
@@ -171,7 +171,7 @@ class OnnxNode(NumberedNode):
         return [v.decode() if isinstance(v, bytes) else v for v in value]
 
     def tensor(self, name: str, default: Constant | None = None) -> Constant:
-        """An attribute that is a tensor, of narrow numbers in their carrier. Raises ValueError if
+        """An attribute that is a tensor; narrow numbers are in their carrier. Raises ValueError if
         it is missing and there is no default."""
         if name not in self._attributes:
             if default is None:
@@ -180,21 +180,21 @@ class OnnxNode(NumberedNode):
         return self._importer.constant(self._attributes[name].t, self.place, self.outputs[0])
 
     def axis(self, default: Any = REQUIRED, rank: int | None = None) -> int:
-        """The attribute `axis`, counted from the front. rank: of another tensor than input 0."""
+        """The attribute `axis`, counted from the front. rank: the tensor's (default: input 0's)."""
         axis = self.attr("axis", default)
         return normal_axis(self.op, axis, len(self.shape()) if rank is None else rank)
 
     # ----------------------------------------------------------------------- narrow numbers
 
     def kind(self, number: int) -> Narrow | None:
-        """The narrow type of an input whose dtype is that of its carrier."""
+        """The narrow type of an input in a carrier; None for other inputs."""
         return self.kind_of(self.optional(number))
 
     def kind_of(self, value: Value | None) -> Narrow | None:
         return self._importer.narrow.get(value) if value is not None else None
 
     def real(self, number: int) -> Value:
-        """An input; a narrow one is read."""
+        """An input, converted from its carrier if it is narrow."""
         value, kind = self.input(number), self.kind(number)
         return value if kind is None else kind.read(self, value)
 
@@ -202,11 +202,11 @@ class OnnxNode(NumberedNode):
         return self.marked(kind.write(self, value, **how), kind)
 
     def marked(self, value: Value, kind: Narrow | None) -> Value:
-        """value, known as the carrier of numbers of that type."""
+        """Notes that value is the carrier of a narrow type; returns value."""
         return self._importer.marked(value, kind)
 
     def dtype_of(self, name: str, default: str) -> str:
-        """The dtype in an attribute, which is ONNX's number; the default if there is none, or 0."""
+        """The dtype that an attribute names by ONNX's number; the default if missing or 0."""
         code = self.attr(name, 0)
         return dtype_name(code, "the result", self.place) if code else default
 
@@ -218,7 +218,7 @@ class OnnxNode(NumberedNode):
         return self._importer.body(graph, inputs, self._scope, self.source)
 
     def tried(self, convert: Callable[[], list[T]]) -> list[T]:
-        """What convert gives, of which nothing stays in the graph."""
+        """The result of convert, without leaving its calls in the graph."""
         with self.extents.forgotten(), self._importer.within(), self.builder.discarded():
             return convert()
 
@@ -227,7 +227,7 @@ class OnnxNode(NumberedNode):
     def standard(
         self, op: str, *inputs: Value | None, outputs: int = 1, keep: Sequence[str] = (), **own: Any
     ) -> list[Value]:
-        """The outputs of an operator of ONNX, with the attributes `own` and, of this node's, those
+        """The outputs of an ONNX operator, with the attributes `own` and this node's attributes
         named in `keep`."""
         kept = [self._attributes[name] for name in keep if name in self._attributes]
         made = [helper.make_attribute(name, value) for name, value in own.items()]

@@ -1,4 +1,4 @@
-"""Converters of ONNX's operators that move elements or make constants; and the whole table."""
+"""Converters of ONNX's operators that move elements or make constants; and the table of all."""
 
 from __future__ import annotations
 

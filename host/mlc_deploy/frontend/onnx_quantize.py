@@ -21,8 +21,8 @@ from .onnx_node import Converter, OnnxNode
 
 
 def _along(n: OnnxNode, value: Value, shape: Sequence[int], axis: int, block: int = 0) -> Value:
-    """A scale or zero point in the shape that broadcasts to the data's: it is a scalar, or has an
-    element per element of the axis or per block of it."""
+    """A scale or zero point in a shape that broadcasts to the data's. It is a scalar, or has one
+    element per element or per block of the axis."""
     own = shape_of(value)
     if math.prod(own) == 1 and not block:
         return reshape(n, value, ())
@@ -41,7 +41,7 @@ def _along(n: OnnxNode, value: Value, shape: Sequence[int], axis: int, block: in
 def _parameters(
     n: OnnxNode, data: Value, first: int, stored: str, axis: int = 1, block: int = 0
 ) -> tuple[Value, Value]:
-    """A scale and its zero point, inputs from `first` on, in shapes that broadcast to the data."""
+    """A scale and its zero point (inputs `first` and the next), broadcastable to the data."""
     scale, shape = n.input(first), shape_of(data)
     zero = n.optional(first + 1) or n.constant(np.zeros(shape_of(scale)), stored)
     return _along(n, scale, shape, axis, block), _along(n, zero, shape, axis, block)
@@ -73,7 +73,7 @@ def _quantize_linear(n: OnnxNode) -> Any:
 
 
 def _linear_floats(n: OnnxNode) -> tuple[Value, Value | None]:
-    """Scale and zero point where the quantized numbers are narrow floats."""
+    """Scale and zero point for quantized numbers that are narrow floats."""
     zero, where = n.optional(2), (n.shape(), n.attr("axis", 1), n.attr("block_size", 0))
     shift = None if is_zero(zero) else _along(n, n.real(2), *where)
     return _along(n, n.input(1), *where), shift
@@ -157,7 +157,7 @@ POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "s
 
 
 def channels_first(convert: Converter) -> Converter:
-    """The operator of data whose channels stand in front, for data where they may stand behind."""
+    """A converter for channels-first data, made to take channels-last data as well."""
 
     def converted(n: OnnxNode) -> Any:
         if not (n.op.startswith("Nhwc") or n.attr("channels_last", 0)):

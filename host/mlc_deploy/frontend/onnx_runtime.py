@@ -1,5 +1,5 @@
 """Converters of onnxruntime's own operators (com.microsoft), which its optimizers and quantizers
-write. Most are ONNX's operators, one behind the other. Quantized ones are in onnx_quantize.py."""
+write. Most become a sequence of ONNX's operators. Quantized ones are in onnx_quantize.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .onnx_quantize import channels_first
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 GEMM = ("alpha", "beta", "transA", "transB")
 INT8_DATA = 4  # MatMulNBits' accuracy_level: data may be rounded to int8
-TOP_BITS = {4: 0x88, 8: 0x80}  # of a byte of weights: what makes them two's complement
+TOP_BITS = {4: 0x88, 8: 0x80}  # flipping these bits of a byte makes its weights two's complement
 
 # ------------------------------------------------------------------------------- fused operators
 
@@ -77,14 +77,14 @@ def _gelu(n: OnnxNode) -> Any:
 
 
 def _norm(n: OnnxNode, x: Value, scale: Value, shift: Value | None) -> Value:
-    """Over the last dimension, about the mean or, in the simplified form, about 0."""
+    """Normalizes the last dimension about the mean or, in the simplified form, about 0."""
     if "Simplified" in n.op:
         return n.standard("RMSNormalization", x, scale, axis=-1, keep=["epsilon"])[0]
     return n.standard("LayerNormalization", x, scale, shift, axis=-1, keep=["epsilon"])[0]
 
 
 def _simplified_norm(n: OnnxNode) -> Any:
-    """Of ONNX's own domain, though ONNX does not define it."""
+    """It is in ONNX's own domain, though ONNX does not define it."""
     keep = ["axis", "epsilon"]
     return n.standard("RMSNormalization", n.input(0), n.input(1), keep=keep)[0]
 
@@ -122,7 +122,7 @@ def _embed_norm(n: OnnxNode) -> Any:
 
 
 def _kept(n: OnnxNode, mask: Value, length: int) -> Value:
-    """Where keys count, [B, 1, 1 or S, L]: of a mask [B], lengths, or one [B, L] or [B, S, L]."""
+    """Which keys count, [B, 1, 1 or S, L]. mask: lengths [B], or flags [B, L] or [B, S, L]."""
     rank = len(shape_of(mask))
     if rank == 1 and shape_of(mask)[0] == n.shape()[0]:
         kept = n.emit(
@@ -139,8 +139,8 @@ def _attend(
     n: OnnxNode, q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None,
     past: Sequence[Value | None],
 ) -> list[Value]:  # fmt: skip
-    """Output [B, S, N * H] and the keys and values [B, N, L, H] of queries, keys and values, of
-    which three dimensions are [B, S, N * H]."""
+    """The output [B, S, N * H], and the present keys and values [B, N, L, H]. Queries, keys and
+    values of three dimensions are [B, S, N * H]."""
     dtype, heads = q.type.dtype, n.attr("num_heads")
     before = 0 if past[0] is None else shape_of(past[0])[2]
     there = not isinstance(before, int) or before > 0
@@ -157,7 +157,7 @@ def _attend(
     total = terms[0] if terms else None
     for term in terms[1:]:
         total = n.emit("add", total, term)  # type: ignore[arg-type]
-    if shape_of(k) != shape_of(q) and len(shape_of(k)) == 4:  # heads stand apart
+    if shape_of(k) != shape_of(q) and len(shape_of(k)) == 4:  # k has a dimension of heads
         q = _apart(n, q, heads)
     own: dict[str, Any] = {}
     if len(shape_of(q)) == 3:
@@ -191,7 +191,7 @@ def _refuse_rotary(n: OnnxNode) -> None:
 def _of_one_product(
     n: OnnxNode, together: Value, mask: Value | None, past: Value | None, bias: Value | None
 ) -> Any:
-    """Attention to queries, keys and values that one product has made."""
+    """Attention with queries, keys and values joined along the last dimension."""
     _refuse_rotary(n)
     width = shape_of(together)[-1]
     sizes = n.attr("qkv_hidden_sizes", None) or [width // 3] * 3
@@ -229,8 +229,8 @@ def _multi_head_attention(n: OnnxNode) -> Any:
 
 
 def _rotary(n: OnnxNode) -> Any:
-    """Places are given one by one, [B, S], or as the first one, [1]. Of how many heads a row of x
-    is, where nothing says it, the cosines tell: each is of two numbers of a head."""
+    """Positions are given one by one, [B, S], or only the first one, [1]. If the number of heads is
+    not given, it follows from the cosines: a head has one for every two numbers."""
     if n.attr("is_packed_batching", 0) or n.attr("scale", 1.0) != 1:
         raise n.refuse("packed batches and a scale are not supported")
     x, places = n.input(0), n.input(1)
@@ -251,8 +251,8 @@ def _rotary(n: OnnxNode) -> Any:
 
 
 def _matmul_n_bits(n: OnnxNode) -> Any:
-    """x times weights [N, K] in blocks along K, of 2, 4 or 8 bits, several to a byte. At accuracy
-    level 4 data may be rounded to int8; at others they are not."""
+    """x times weights [N, K], quantized in blocks along K to 2, 4 or 8 bits and packed. Only
+    accuracy level 4 rounds the data to int8."""
     bits, size, count, width = (n.attr(key) for key in ("bits", "block_size", "N", "K"))
     if n.optional(4) is not None:
         raise n.refuse("an order of groups (g_idx) is not supported")
@@ -284,7 +284,7 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
 
 
 def _signed(stored: Constant, bits: int) -> Array:
-    """Bytes of weights in two's complement."""
+    """Converts bytes of weights to two's complement."""
     signed: Array = stored.value ^ np.uint8(TOP_BITS[bits])
     return signed.view(STORED[bits])
 
@@ -296,7 +296,8 @@ def _unpacked(data: Any, bits: int, shape: Sequence[int]) -> Any:
 
 
 def _dynamic_matmul(n: OnnxNode) -> Any:
-    """x times quantized weights; what is not quantized is, by its least and largest number."""
+    """x times quantized weights. Data that are not quantized yet are, by their least and largest
+    number."""
     zeros: tuple[Value | None, Value | None]
     if n.op == "DynamicQuantizeMatMul":
         x, x_scale, zero = n.standard("DynamicQuantizeLinear", n.input(0), outputs=3)
@@ -310,8 +311,8 @@ def _dynamic_matmul(n: OnnxNode) -> Any:
 
 
 def _dynamic_lstm(n: OnnxNode) -> Any:
-    """An LSTM of weights [D, inputs, gates], int8: they are read as the numbers that they mean, and
-    the data are not rounded."""
+    """An LSTM with int8 weights [D, inputs, gates]. The weights are dequantized; the data are not
+    rounded."""
 
     def weights(first: int, number: int) -> Value:
         q, scale, zero = n.input(number), n.input(first), n.input(first + 1)

@@ -1,5 +1,5 @@
-"""Converters of sequences of tensors and of optionals. Their lengths, and whether there is a value,
-must be known: a sequence is a list of values while a model is read, and the graph has none."""
+"""Converters of sequences of tensors and of optionals. A sequence is a list of values during the
+import; the graph has none. So its length, and whether an optional has a value, must be known."""
 
 from __future__ import annotations
 

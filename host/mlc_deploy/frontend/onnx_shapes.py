@@ -19,8 +19,9 @@ def bound_shapes(
     where: str,
     bounds: Mapping[str, str],
 ) -> list[tuple[Dim, ...]]:
-    """The shapes of all inputs; dimensions that stay open are symbols, and bounds has the "<=512"
-    of each. Raises ShapeError that names the unknown ones and the options."""
+    """The shapes of all inputs; open dimensions are symbols. bounds: the text of each open
+    dimension, such as "<=512". Raises ShapeError that names unknown dimensions and the options for
+    them."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
     declared = [declared_shape(i, where) for i in inputs]
@@ -64,7 +65,7 @@ def declared_shape(info: ValueInfoProto, where: str) -> list[int | str] | None:
 def refuse_unknown_dims(
     dims: Mapping[str, Dim], declared: Sequence[list[int | str] | None], where: str
 ) -> None:
-    """Raises ShapeError for a name that no dimension of the inputs has, and a size below 1."""
+    """Raises ShapeError for a name that no dimension of the inputs has, and for a negative size."""
     there = {d for own in declared for d in own or () if isinstance(d, str) and d != "?"}
     for name, value in dims.items():
         if name not in there:
@@ -130,7 +131,7 @@ def _text(own: list[int | str] | None) -> str:
 
 
 def _examples(bound: Sequence[Dim | str] | None, known: dict[str, int]) -> str:
-    """A shape to try. known: what is tried for dimensions with names; it grows."""
+    """A shape to try. known: the numbers tried for named dimensions; this function adds to it."""
     if bound is None:
         return "1,3,224,224"
     tried: list[int] = []

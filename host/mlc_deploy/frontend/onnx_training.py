@@ -1,7 +1,7 @@
 """Converters of one step of training (ai.onnx.preview.training), and of random numbers.
 
-Random numbers need a seed. They are drawn when the model is compiled, with numpy's generator as
-onnx's reference draws them, so that all runs have the same.
+Random numbers need a seed. They are drawn at compile time by numpy's generator, like those of
+onnx's reference, so all runs have the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Update = Callable[[OnnxNode, Value, Value, Sequence[Value]], list[Value]]
 
 
 def _each(update: Update, kept: int) -> Converter:
-    """Of the rate, the number of updates, and groups of tensors, one tensor of each group after
-    another: the weights, their gradients, and `kept` that are passed on from update to update."""
+    """Applies update to each group of tensors. Inputs: the rate, the number of updates, then all
+    weights, all gradients, and `kept` further lists of tensors that updates pass on."""
 
     def convert(n: OnnxNode) -> Any:
         rate, count, *tensors = n.every()
@@ -93,7 +93,7 @@ def _momentum(n: OnnxNode, rate: Value, count: Value, tensors: Sequence[Value]) 
 
 
 def _generator(n: OnnxNode) -> np.random.RandomState:
-    """Raises ImporterError where the model has no seed."""
+    """Raises ImporterError if the node has no seed."""
     seed = n.attr("seed", None)
     if seed is None:
         what = "without a seed, every run would have other random numbers"
@@ -116,14 +116,15 @@ def _random(n: OnnxNode) -> Any:
 
 
 def _bernoulli(n: OnnxNode) -> Any:
-    """1 with the probability x. onnx's own function gives 0 with it, not 1."""
+    """1 with probability x. onnx's own function definition wrongly gives 0 with that
+    probability."""
     limited(math.prod(n.shape()), "a table of random numbers")
     drawn = n.constant(_generator(n).rand(*n.shape()), n.dtype())
     return n.cast(n.emit("less", drawn, n.input(0)), n.dtype_of("dtype", n.dtype()))
 
 
 def _dropout(n: OnnxNode) -> Any:
-    """Nothing is dropped when a model runs, but where an input says that it is trained."""
+    """Drops nothing unless the input `training_mode` is true."""
     x, training = n.input(0), n.optional(2) if n.opset >= 12 else None
     every = n.constant(np.ones(n.shape(), bool), "bool")
     if training is None or (isinstance(training, Constant) and not training.value.all()):

@@ -1,8 +1,8 @@
-"""Forests of decision trees (ai.onnx.ml), walked on the board: one loop as long as the deepest tree
-goes from the root to a leaf in all trees of all rows at once.
+"""Forests of decision trees (ai.onnx.ml), walked on the board. One loop, with as many turns as the
+deepest tree has levels, goes from root to leaf in all trees of all rows at once.
 
-Every node is brought to one of two questions, x <= value or x == value: the others are these with
-their answers exchanged, x < value is x <= the number before, and a set is a chain of equalities.
+Every node asks x <= value or x == value. Other comparisons become one of these: opposite ones with
+the answers swapped, x < value as x <= the next smaller number, a set as a chain of equalities.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPPOSITE = {"GT": "LEQ", "GTE": "LT", "NEQ": "EQ"}
 
 @dataclass(slots=True)
 class Forest:
-    """Nodes by number. yes and no are the next nodes, a leaf's are itself; `leaf` is the number
+    """Nodes by number. yes and no are the next nodes (of a leaf: itself); `leaf` is the number
     among leaves, or -1. missing: NaN goes to yes."""
 
     feature: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Forest:
         return self._add(0, 0.0, False, False, leaf=True)
 
     def add(self, feature: int, value: float, mode: str, missing: bool, dtype: str) -> int:
-        """A node whose answers are joined later. Raises ValueError for a mode that is unknown."""
+        """Adds a node; `join` sets the nodes that follow. Raises ValueError for an unknown mode."""
         mode = OPPOSITE.get(mode, mode)
         if mode not in ("LEQ", "LT", "EQ"):
             raise ValueError(f"a node of mode '{mode}'")
@@ -67,13 +67,13 @@ class Forest:
         return number
 
     def join(self, number: int, mode: str, yes: int, no: int) -> None:
-        """The nodes that follow a yes and a no to the question of this mode."""
+        """Sets the nodes that follow a yes and a no to the question of this mode."""
         swapped = mode in OPPOSITE
         self.yes[number], self.no[number] = (no, yes) if swapped else (yes, no)
         self.missing[number] ^= swapped
 
     def depth(self, roots: Sequence[int]) -> int:
-        """The questions in front of the deepest leaf. Raises ValueError for a circle."""
+        """The number of questions on the way to the deepest leaf. Raises ValueError for a cycle."""
         below: dict[int, int] = {}
         stack, begun = [*roots], set[int]()
         while stack:
@@ -92,7 +92,8 @@ class Forest:
 
 
 def walked(n: OnnxNode, x: Value, forest: Forest, roots: Sequence[int]) -> Value:
-    """The number of the leaf, among leaves, of each row of x [N, F] in each tree: [N, trees]."""
+    """The number (among leaves) of the leaf that each row of x [N, F] reaches in each tree: [N,
+    trees]."""
     rows, features = shape_of(x)
     if any(not 0 <= feature < features for feature in forest.feature):
         raise ValueError(f"a node asks for a feature that the {features} of the input have not")
@@ -126,7 +127,7 @@ def walked(n: OnnxNode, x: Value, forest: Forest, roots: Sequence[int]) -> Value
 
 
 def aggregated(n: OnnxNode, leaves: Value, weights: NDArray[Any], how: str) -> Value:
-    """What leaves [N, trees] give together, [N, targets]. weights [leaves, targets]."""
+    """The weights of leaves [N, trees] aggregated to [N, targets]. weights [leaves, targets]."""
     ops = {"SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max"}
     dtype = str(weights.dtype)
     each = n.emit("gather", n.constant(weights, dtype), leaves, axis=0)
@@ -137,7 +138,7 @@ def _table(
     leaves: Sequence[int], targets: Sequence[int], weights: Sequence[float], shape: tuple[int, int],
     how: str, dtype: str,
 ) -> NDArray[Any]:  # fmt: skip
-    """The weights by leaf and target; where a leaf has none, what changes nothing."""
+    """The weights by leaf and target; the neutral element where a leaf has none."""
     limited(shape[0] * shape[1], "a table of weights")
     none = {"MIN": np.finfo(dtype).max, "MAX": np.finfo(dtype).min}.get(how, 0)
     found = np.full(shape, none, dtype)
@@ -153,7 +154,7 @@ def _table(
 
 
 def _lists(n: OnnxNode, *names: str) -> Mapping[str, list[Any]]:
-    """Attributes that are lists, or tensors of the same name and `_as_tensor`."""
+    """Attributes that are lists, or tensors under the same name with `_as_tensor`."""
     found = {}
     for name in names:
         value = n.attr(f"{name}_as_tensor", None)
@@ -162,8 +163,8 @@ def _lists(n: OnnxNode, *names: str) -> Mapping[str, list[Any]]:
 
 
 def _classic(n: OnnxNode, dtype: str) -> tuple[Forest, list[int], Mapping[tuple[int, int], int]]:
-    """The forest of TreeEnsembleRegressor and -Classifier, its roots, and the nodes by the numbers
-    of the tree and of the node in it."""
+    """The forest of TreeEnsembleRegressor and -Classifier, its roots, and its nodes by (tree id,
+    node id)."""
     names = "treeids nodeids modes featureids values truenodeids falsenodeids".split()
     named = _lists(n, *(f"nodes_{name}" for name in names))
     rows = list(zip(*(named[f"nodes_{name}"] for name in names), strict=True))
@@ -207,8 +208,8 @@ def _regressor(n: OnnxNode) -> Any:
 
 
 def _classifier(n: OnnxNode) -> Any:
-    """Where all weights are of one of two classes, its score decides: beyond 0.5 if all weights are
-    positive, else beyond 0."""
+    """If all weights belong to one of two classes, its score decides: above 0.5 if all weights are
+    positive, else above 0."""
     x, dtype = as_table(n)
     names = labels(n, "classlabels_int64s")
     forest, roots, numbers = _classic(n, dtype)
@@ -227,7 +228,7 @@ def _classifier(n: OnnxNode) -> Any:
 
 
 def _ensemble(n: OnnxNode) -> Any:
-    """TreeEnsemble: leaves and nodes have numbers of their own; a set's members end with NaN."""
+    """TreeEnsemble numbers leaves and nodes separately; NaN ends the members of a set."""
     x, dtype = as_table(n)
     names = "splits featureids modes truenodeids falsenodeids trueleafs falseleafs".split()
     splits, features, modes, *following = (list(n.attr(f"nodes_{name}")) for name in names)

@@ -74,7 +74,7 @@ class Archive:
 
 
 def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
-    """The data of a .pt2 file. torch runs none of it, except for the pickles.
+    """The data of a .pt2 file. torch runs none of it, except the pickles.
 
     operators: other operators that a program may call, as "namespace.operator". Raises
     ImporterError.
@@ -124,9 +124,9 @@ def entries_of(stream: Any, where: str) -> dict[str, bytes]:
 # Text that does nothing in Python code, with or without quotes.
 HARMLESS = re.compile(r"[\w .:/+-]*")
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-SYMBOL = re.compile(r"[A-Za-z_]{1,16}\d{0,6}", re.ASCII)  # torch counts up to the number of some
-SIZE = re.compile(r"[\w *+/(),.%-]{1,200}", re.ASCII)  # a name for what torch computes with
-FREE_TEXT = ("as_string", "as_strings")  # operands of operators: torch quotes them
+SYMBOL = re.compile(r"[A-Za-z_]{1,16}\d{0,6}", re.ASCII)  # few digits: torch counts up to them
+SIZE = re.compile(r"[\w *+/(),.%-]{1,200}", re.ASCII)  # a dimension's name or expression
+FREE_TEXT = ("as_string", "as_strings")  # operators' operands, which torch quotes
 NAMED = ("name", "as_name", "forward_arg_names")
 TREES = ("in_spec", "out_spec")
 KEPT_METADATA = "nn_module_stack"
@@ -165,7 +165,7 @@ MOST_INTEGER = 1 << 64  # in an expression of dimensions
 
 
 def is_operator(target: str, operators: Collection[str] = ()) -> bool:
-    """Whether torch's name of a function names an operator of tensors and sizes alone."""
+    """Whether torch's name of a function is that of an operator on tensors and sizes."""
     module, _, function = target.rpartition(".")
     if module in PYTHON:
         return function in PYTHON[module]
@@ -276,7 +276,7 @@ class _Checked:
         raise ImporterError(what, where=where, mend=TRUST)
 
     def tensors(self, entries: Mapping[str, bytes], kind: str) -> dict[str, bytes]:
-        """The list of weights or constants, and the files that it names."""
+        """The entries with the list of weights or constants, and with the files that it names."""
         index = f"data/{kind}/{MODEL}_{kind}_config.json"
         listed = self.json(entries, index)
         config = listed.get("config") if isinstance(listed, dict) else None

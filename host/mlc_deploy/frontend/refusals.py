@@ -1,4 +1,4 @@
-"""Errors that every front end words alike."""
+"""Errors that all front ends share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ MISTAKES = (
 )  # fmt: skip
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type if it has none."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
 @contextmanager
 def reading(path: Path, mend: str = "") -> Iterator[None]:
-    """Turns the errors of opening a file into ImporterError. mend: how to name a file that is
-    there."""
+    """Turns the errors of opening a file into ImporterError. mend: the advice for a missing
+    file."""
     try:
         yield
     except FileNotFoundError:

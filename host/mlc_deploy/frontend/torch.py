@@ -20,7 +20,7 @@ from ..errors import ImporterError, InstallError
 from ..files.outside import refuse_special
 from ..graph.nodes import Function
 from .pt2 import TRUST, data_of, entries_of
-from .refusals import missing_operators, reading
+from .refusals import first_line, missing_operators, reading
 from .torch_complex import COMPLEX, OF_COMPLEX
 from .torch_control import CONTROL
 from .torch_dims import bound
@@ -49,7 +49,7 @@ LONGEST_REASON = 400  # characters of what torch says
 
 
 def is_program(model: object) -> bool:
-    """Whether it is an ExportedProgram, told without importing torch."""
+    """Whether it is an ExportedProgram; does not import torch."""
     kind = type(model)
     return kind.__module__.startswith("torch.export") and kind.__name__ == "ExportedProgram"
 
@@ -83,8 +83,8 @@ def from_torch(
 def read_program(
     program: ExportedProgram | str | Path, operators: Collection[str] = (), trust: bool = False
 ) -> ExportedProgram:
-    """A program, of a file the one in it. operators: names that have a converter of the user's;
-    trust: see from_torch. Raises ImporterError, InstallError."""
+    """The program in a file; a program is returned as it is. operators: names with a converter of
+    the user's; trust: see from_torch. Raises ImporterError, InstallError."""
     if isinstance(program, (str, Path)):
         file = Path(program)
         program = _trusted(file) if trust else _data(file, operators)
@@ -114,15 +114,15 @@ def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
 
 
 def _refuse_unsafe_pickle(content: bytes, where: str) -> None:
-    """Raises ImporterError for a pickle that holds more than tensors, numbers, texts, lists, tuples
-    and dicts."""
+    """Raises ImporterError for a pickle of more than tensors, numbers, texts, lists, tuples and
+    dicts."""
     torch = _torch(where)
     if content[:4] == b"PK\x03\x04":
         entries_of(BytesIO(content), where)  # refuses entries that unpack to more than the file
     try:
         torch.load(BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds
-        first = str(error).strip().split("\n")[0] or type(error).__name__
+        first = first_line(error)
         if "nsupported" in str(error) or isinstance(error, UnpicklingError):
             first = "it is a pickle of more than tensors, which runs code when it is read"
         raise ImporterError(first, where=where, mend=TRUST) from None
@@ -146,10 +146,9 @@ def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
         program: ExportedProgram = torch.export.load(source)
         return program
     except Exception as error:  # of many kinds, from zip files to schemas
-        reason = said.error or error  # torch logs the first, and raises one that names the log
-        first = str(reason).strip().split("\n")[0][:LONGEST_REASON] or type(reason).__name__
+        reason = first_line(said.error or error)  # torch logs the cause, and raises another error
         raise ImporterError(
-            f"torch cannot read the program: {first}",
+            f"torch cannot read the program: {reason[:LONGEST_REASON]}",
             where=where,
             mend="torch.export.save(program, file), with the torch that is installed here",
         ) from error
@@ -184,7 +183,7 @@ def _torch(where: str) -> Any:
 def _decomposed(
     program: ExportedProgram, table: Mapping[str, Converter], where: str
 ) -> ExportedProgram:
-    """The program with operators of the table, as far as torch can decompose the others."""
+    """The program with other operators decomposed into those of the table, as far as torch can."""
     torch = _torch(where)
     decompositions = torch.export.default_decompositions()
     for op in list(decompositions):
@@ -195,8 +194,8 @@ def _decomposed(
             warnings.simplefilter("ignore", FutureWarning)  # of torch about its own code
             result: ExportedProgram = program.run_decompositions(decompositions)
     except Exception as error:
-        first = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ImporterError(f"torch cannot decompose the program: {first}", where=where) from error
+        what = f"torch cannot decompose the program: {first_line(error)}"
+        raise ImporterError(what, where=where) from error
     return result
 
 

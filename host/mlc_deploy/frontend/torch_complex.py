@@ -1,7 +1,7 @@
 """Complex numbers of a torch program: two tensors, of real and of imaginary parts.
 
-What moves elements does so with both parts, by the converter for real ones. Fourier transforms are
-products with constant matrices.
+Operators that move elements are converted once for each part, by the converter for real numbers.
+Fourier transforms are products with constant matrices.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOVING = frozenset(
 
 
 def converted(n: TorchNode, convert: Converter, arguments: Sequence[Any]) -> Any:
-    """What a converter gives; for complex numbers, what COMPLEX says, or what it gives for both
-    parts. Raises ImporterError for other operators."""
+    """The result of a converter. Complex numbers are converted by COMPLEX or OF_COMPLEX, or each
+    part by the converter. Raises ImporterError for other operators on complex numbers."""
     if n.op.startswith("aten.") and n.aten in COMPLEX:
         return COMPLEX[n.aten](n, *arguments)
     if not _any_complex(arguments):
@@ -92,19 +92,19 @@ def _transformed(
     n: TorchNode, x: Any, dims: Sequence[int], norm: int, way: tuple[bool, bool],
     length: int | None = None,
 ) -> Any:  # fmt: skip
-    """Along each of dims. way: inverse, onesided."""
+    """The transform along each of dims. way: inverse, onesided."""
     inverse, onesided = way
     value = stacked(n, [x.real, x.imag], -1) if isinstance(x, Complex) else with_axis(n, x, -1)
     axes = [normal_axis("fft", d, len(shape_of(value)) - 1) for d in dims]
     sizes = [shape_of(value)[axis] for axis in axes]
     if length is not None:
         sizes[-1] = length
-    # What has one side only is the last dimension. It comes first, and backwards last.
+    # Only the last dimension may be onesided. It is transformed first, or last if inverse.
     for axis in axes if inverse else axes[::-1]:
         half = onesided and axis == axes[-1]
         value = transform(n, value, axis, length if half else None, inverse, half)
-    # torch's numbers of a norm: 0 none, 1 by the root of the count, 2 by the count. transform
-    # divides by the count where it is inverse.
+    # torch's norms divide by: 0 nothing, 1 the root of the count, 2 the count. An inverse transform
+    # already divides by the count.
     count = math.prod(sizes)
     factor = {0: 1.0, 1: count**-0.5, 2: 1 / count}[norm] * (count if inverse else 1)
     value = scaled(n, value, factor)
@@ -196,7 +196,8 @@ def _part(which: int) -> Callable[[TorchNode, Complex], Value]:
     return lambda _, x: x.imag if which else x.real
 
 
-# Operators that make complex numbers, or make real ones of them; and those of real ones, too.
+# COMPLEX: operators that make complex numbers, or real ones of them. OF_COMPLEX: operators that
+# also have a converter for real numbers.
 COMPLEX: Mapping[str, Converter] = {
     "_fft_c2c": _c2c, "_fft_c2r": _c2r, "_fft_r2c": _r2c, "complex": _complex, "polar": _polar,
     "view_as_complex": _view_as_complex, "view_as_real": _view_as_real,

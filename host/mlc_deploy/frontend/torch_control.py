@@ -1,7 +1,7 @@
 """Converters of torch's control flow: while_loop, cond, scan and map.
 
-torch has the functions that such a call runs as graphs of their own. They become the bodies of a
-loop or a branch, converted as the program itself is (TorchNode.body).
+torch keeps the functions of such a call as separate graphs. They become the bodies of a loop or a
+branch, converted like the program itself (TorchNode.body).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _truth(n: TorchNode, found: Any) -> Value:
 def _while_loop(
     n: TorchNode, going: Body, body: Body, carried: Sequence[Any], seen: Sequence[Any]
 ) -> list[Value]:
-    """The condition is asked before each turn, of what the turn begins with."""
+    """The condition is computed before each turn, from the states at its beginning."""
     states, others = _tensors(n, carried), list(seen)
 
     def turn(_: Value, own: list[Value], __: list[Value]) -> Any:
@@ -57,7 +57,7 @@ def _while_loop(
 def _cond(
     n: TorchNode, condition: Any, then: Body, otherwise: Body, operands: Sequence[Any]
 ) -> list[Any]:
-    """A condition that is known takes its branch."""
+    """A known condition takes its branch at once."""
     truth = _truth(n, condition)
     if isinstance(truth, Constant):
         return n.body(then if truth.value else otherwise, *operands)

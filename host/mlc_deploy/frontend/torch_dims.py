@@ -1,7 +1,7 @@
 """The dynamic dimensions of a torch.export program: numbers, or extents that each run decides.
 
-torch calls them s0, s77 and so on. The names that the user gave to torch.export.Dim are known while
-the program is in memory; a .pt2 file has only torch's.
+torch calls them s0, s77 and so on. The user's names, given to torch.export.Dim, are known only
+while the program is in memory; a .pt2 file has torch's names.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-SUGGESTED = 128  # the most that an open dimension is in an example
+SUGGESTED = 128  # the largest bound of an open dimension in an example
 SIZE = re.compile(r".*\.size\(\)\[\d+\]")  # how torch names the source of a dimension
 
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """By torch's symbol: known numbers, and the name and the largest value of each open one."""
+    """By torch's symbol: the number of each known dimension, and the name and largest value of each
+    open one."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     opened: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def extent(self, extent: Any) -> Dim | None:
-        """An extent of torch's; None where it is more than a number or one open dimension."""
+        """Our extent of one of torch's; None unless it is a number or one open dimension."""
         if isinstance(extent, int):
             return extent
         names = [str(s) for s in _free(extent)]
@@ -49,7 +50,8 @@ def bound(
     dims: Mapping[str, int | str],
     where: str,
 ) -> Dims:
-    """All symbols in the inputs' shapes. Raises ShapeError that names unknown ones."""
+    """The dimensions for all symbols in the inputs' shapes. Raises ShapeError that names unknown
+    ones."""
     declared = shapes_of(program)
     refuse_unknown_inputs(shapes, declared, "program", where)
     symbols = [str(s) for own in declared.values() for e in own for s in _free(e)]
@@ -117,7 +119,7 @@ def _refuse_unknown(
 
 
 def _shown(program: ExportedProgram, symbols: Iterable[str]) -> dict[str, str]:
-    """By torch's symbols the user's names, where they are known."""
+    """The user's names by torch's symbols; the symbol itself where the name is unknown."""
     found = {s: s for s in symbols}
     for node in program.graph.nodes:
         extents = getattr(node.meta.get("val"), "shape", ())

@@ -20,7 +20,8 @@ Body = Callable[..., list[Any]]
 
 
 class TorchNode(Node):
-    """`op` is "namespace.name", such as "aten.conv2d"; `overload` what stands behind it.
+    """`op` is "namespace.name", such as "aten.conv2d"; `overload` the part after it, as in
+    ".default".
 
     A converter takes a TorchNode and all arguments in the order of the operator's schema: tensors
     are graph values, other arguments are Python's. It returns the result, or a list of results.
@@ -42,22 +43,22 @@ class TorchNode(Node):
         self.source, self.place = source, place
         self._result, self._operands = meta  # tensors without data
         self.builder, self.extents = builder, extents
-        self.body = body  # what a graph of the program's gives for these values
+        self.body = body  # converts an inner graph of the program for given values
 
     @property
     def aten(self) -> str:
-        """The name of an operator of ATen's."""
+        """The operator's name without ATen's namespace."""
         return self.op.removeprefix("aten.")
 
     @property
     def dtype(self) -> str:
-        """The dtype of the first result; of a complex one, that of its parts."""
+        """The dtype of the first result; for a complex result, that of its parts."""
         several = isinstance(self._result, (list, tuple))
         first = self._result[0] if several else self._result
         return dtype_name(first.dtype.to_real(), self.place)
 
     def results(self) -> int:
-        """How many results there are."""
+        """The number of results."""
         return len(self._result)
 
     def common_dtype(self) -> str:

@@ -1,4 +1,4 @@
-"""Converters of ATen's operators: arithmetic and reductions; and the whole table.
+"""Converters of ATen's operators: arithmetic and reductions; and the table of all.
 
 A converter takes its arguments in the order of the operator's schema. torch decomposes operators
 that are not in the table, so an operator needs no converter if torch can express it by others.
@@ -168,7 +168,7 @@ def _erfc(n: TorchNode, x: Any) -> Any:
 
 
 def _atan2(n: TorchNode, y: Any, x: Any) -> Any:
-    """The angle of (x, y): atan(y / x), turned by half a circle to y's side where x < 0."""
+    """The angle of (x, y): atan(y / x), plus half a turn with y's sign where x < 0."""
     zero = n.constant(0, n.dtype)
     y, x = n.tensor(y, n.dtype), n.tensor(x, n.dtype)
     nowhere = n.emit("logical_and", n.emit("equal", x, zero), n.emit("equal", y, zero))
@@ -255,8 +255,8 @@ def _any_all(n: TorchNode, x: Any, dims: Any = None, keepdim: Any = False) -> An
 
 
 def _extremum(n: TorchNode, x: Any, dim: Any = None, keepdim: Any = False) -> Any:
-    """The extremum of all elements; along a dimension, extrema and their places. Or that of each
-    two elements of two tensors."""
+    """The extremum of all elements; along a dimension, the extrema and their places; of two
+    tensors, elementwise."""
     op = n.aten
     if n.overload == "other":
         both = n.tensor(x, n.dtype), n.tensor(dim, n.dtype)
@@ -316,7 +316,7 @@ def _topk(
 
 
 def _sort(n: TorchNode, x: Any, *rest: Any) -> Any:
-    """The overload "stable" has a flag in front; sorting is always stable here."""
+    """The overload "stable" has a flag as its first argument; sorting is always stable here."""
     dim, descending = (rest if n.overload != "stable" else rest[1:]) or (-1, False)
     return _topk(n, x, shape_of(x)[axes_of(x, dim)[0]], dim, descending)
 

@@ -1,7 +1,7 @@
 """The conversion of a torch.export program: its inputs, its calls in order, its outputs and states.
 
-What a module writes of its own buffers, and of its inputs, is a state: an input, and an output that
-is its value in the next run (graph/states.py).
+A buffer or input that the module writes to is a state: an input, and an output that is its value in
+the next run (graph/states.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def calls_of(module: GraphModule) -> Iterator[Node]:
 
 
 def is_python(target: Any) -> bool:
-    """Whether a function computes with known numbers: sizes, and numbers made of them."""
+    """Whether a function computes with sizes and numbers, not with tensors."""
     module = str(getattr(target, "__module__", ""))
     name = getattr(target, "__name__", "")
     return (
@@ -64,21 +64,14 @@ def is_python(target: Any) -> bool:
     )
 
 
-def _sizes_product(x: Value, axes: Sequence[int]) -> Any:
-    found: Any = 1
-    for axis in axes:
-        found = found * shape_of(x)[axis]
-    return simplified(found) if isinstance(found, Expr) else found
-
-
 SIZES: Mapping[str, Callable[..., Any]] = {
     "aten.sym_size": lambda x, axis: shape_of(x)[axis],
-    "aten.sym_numel": lambda x: _sizes_product(x, range(len(shape_of(x)))),
-    "aten.sym_stride": lambda x, axis: _sizes_product(x, range(len(shape_of(x)))[axis:][1:]),
+    "aten.sym_numel": lambda x: product(shape_of(x)),
+    "aten.sym_stride": lambda x, axis: product(shape_of(x)[axis:][1:]),
 }
 
-# What Python's and torch's functions are on extents that a run decides. Those that compare are
-# asked by assertions alone.
+# Python's and torch's functions on extents that a run decides. Only assertions compare extents, so
+# comparisons are true.
 OF_EXTENTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg")},
     "sym_max": larger,
@@ -120,7 +113,7 @@ class Conversion:
             self.extents.given(name, self.builder.param(name, (), "int64"), most)
         begun = self._first_values(written, stored)
         results = self._run(module)
-        return self._finish(results, written, begun)
+        return self._finish(results, begun)
 
     def _run(self, module: GraphModule) -> Any:
         """The outputs of a graph whose placeholders have values."""
@@ -135,7 +128,7 @@ class Conversion:
         raise ImporterError("a graph of the program has no output", where=self.where)
 
     def body(self, module: Any, *given: Any) -> list[Any]:
-        """The outputs of a graph in the program, given these values."""
+        """The outputs of an inner graph of the program for these values."""
         places = [n for n in module.graph.nodes if n.op == "placeholder"]
         if len(places) != len(given):
             raise ValueError(f"a graph takes {len(places)} values, not {len(given)}")
@@ -155,7 +148,7 @@ class Conversion:
         }
 
     def _written(self) -> dict[str, str]:
-        """The states: by the name of a placeholder that of the user's, a buffer's or an input's."""
+        """The states: the name of the buffer or input by the name of its placeholder."""
         from torch.export.graph_signature import OutputKind
 
         specs = self.program.graph_signature.input_specs
@@ -191,8 +184,9 @@ class Conversion:
         return self.builder.param(name, known, dtype_name(node.meta["val"].dtype, place))
 
     def _first_values(self, written: Mapping[str, str], stored: Mapping[str, Any]) -> Var | None:
-        """A state is zero at first. A buffer that is not has its value chosen by another state,
-        which says whether there was a run; that one, or None."""
+        """Adds the first values of states that are not zero at first. A further state, BEGUN, says
+        whether there was a run, and chooses between first value and state. Returns BEGUN, or None
+        if all states begin at zero."""
         nodes = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
         first = {
             nodes[name]: Constant(array, name)
@@ -231,7 +225,7 @@ class Conversion:
         return result
 
     def _computed(self, key: str, node: Node) -> Any:
-        """What a function of Python's makes of numbers."""
+        """The result of a Python function of sizes and numbers."""
         args, options = self._operands(node.args), self._operands(node.kwargs)
         compute = SIZES.get(key, node.target)
         if any(isinstance(a, Expr) for a in _leaves(args)):
@@ -259,7 +253,7 @@ class Conversion:
         return operands
 
     def _operands(self, arg: Any) -> Any:
-        """An argument with values in the place of nodes."""
+        """An argument with nodes replaced by their values."""
         match arg:
             case list() | tuple():
                 return [self._operands(a) for a in arg]
@@ -268,7 +262,7 @@ class Conversion:
         return self.values[arg] if arg in self.values else arg
 
     def _check(self, node: Node, result: Any, place: str) -> None:
-        """Compares a converter's result with the type that torch knows: our mistakes show here."""
+        """Compares a converter's result with torch's type of it, to find mistakes in converters."""
         expected = node.meta.get("val")
         pairs = zip(result, expected, strict=False) if isinstance(result, (list, tuple)) else [
             (result, expected)
@@ -290,9 +284,7 @@ class Conversion:
 
     # ---------------------------------------------------------------------------------- outputs
 
-    def _finish(
-        self, results: Sequence[Any], written: Mapping[str, str], begun: Var | None
-    ) -> Function:
+    def _finish(self, results: Sequence[Any], begun: Var | None) -> Function:
         specs = self.program.graph_signature.output_specs
         own = [(v, s) for v, s in zip(results, specs, strict=True) if s.kind.name != "TOKEN"]
         users = [v for v, s in own if s.kind.name == "USER_OUTPUT"]
@@ -324,7 +316,7 @@ class Conversion:
 
 
 def _may_be(extent: Dim, wanted: Dim | None) -> bool:
-    """Whether an extent is torch's, as far as both are known."""
+    """Whether an extent may equal torch's: they differ only if both are different numbers."""
     return not isinstance(extent, int) or not isinstance(wanted, int) or extent == wanted
 
 
@@ -337,7 +329,7 @@ def _leaves(args: Any) -> Iterator[Any]:
 
 
 def _constant(tensor: Any, name: str, where: str) -> Constant | Complex:
-    """A tensor of the program; with None, one that nobody reads."""
+    """A tensor of the program; None is a tensor that nothing reads."""
     if tensor is None:
         return Constant(np.zeros(()), name)
     if tensor.is_complex():
@@ -354,7 +346,8 @@ def _array(tensor: Any, where: str) -> NDArray[Any]:
 
 
 def _output_names(program: ExportedProgram, count: int | None = None) -> list[str]:
-    """The keys of a dict that the program returns; else "output", with numbers for several."""
+    """The keys of the dict that the program returns; else "output", numbered if there are
+    several."""
     from torch.utils import _pytree
 
     spec = program.call_spec.out_spec
@@ -368,7 +361,7 @@ def _output_names(program: ExportedProgram, count: int | None = None) -> list[st
 
 
 def _numbered(path: Sequence[Any]) -> bool:
-    """Whether a path names nothing: it is empty, or begins with a number."""
+    """Whether a path has no name: it is empty, or begins with a number."""
     return not path or _step(path[0]).isdigit()
 
 

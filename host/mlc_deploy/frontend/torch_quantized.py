@@ -1,4 +1,4 @@
-"""Converters of quantized programs: torch's pt2e makes pairs of quantize and dequantize."""
+"""Converters of quantized programs. torch's pt2e makes pairs of quantize and dequantize."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 
 def _unfold(n: TorchNode, x: Any, dim: int, size: int, step: int) -> Any:
-    """Windows of an axis, each a row of another dimension behind all."""
+    """Windows along an axis; their elements are a further, last dimension."""
     (axis,) = axes_of(x, dim)
     count = (shape_of(x)[axis] - size) // step + 1
     places = np.arange(limited(count * size, "a table of windows") // size)[:, None] * step
@@ -119,7 +119,7 @@ def _split(n: TorchNode, x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
 
 
 def _scatter_rows(n: TorchNode, x: Value, source: Value, axis: int, begin: int) -> Any:
-    """x with source in the place of its rows from `begin` on, along an axis."""
+    """x with its rows from `begin` on replaced by source, along an axis."""
     end, extent = begin + shape_of(source)[axis], shape_of(x)[axis]
     around = rows(n, x, 0, begin, axis), source, rows(n, x, end, extent - end, axis)
     return joined(n, [p for p in around if shape_of(p)[axis]], axis)
@@ -227,7 +227,7 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _masked(n: TorchNode, x: Any, mask: Any) -> Any:
-    """x[mask], for a mask of x's first dimensions: as many rows as there are."""
+    """x[mask], for a mask of x's first dimensions; a run decides the number of rows."""
     rank, shape = len(shape_of(mask)), shape_of(x)
     count = math.prod(shape[:rank])
     flat = reshape(n, x, (count, *shape[rank:]))
@@ -263,7 +263,7 @@ def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -
 def _index_put(
     n: TorchNode, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Any:
-    """x[:, i, j] = values, for whole numbers into dimensions that adjoin."""
+    """x[:, i, j] = values, for integer indices of adjacent dimensions."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [indices[axis] for axis in axes]
     if axes != [*range(axes[0], axes[-1] + 1)]:
@@ -301,8 +301,8 @@ def _filled_mask(n: TorchNode, mask: Any, rank: int) -> Any:
 
 
 def _added(n: TorchNode, x: Any, places: Any, updates: Any) -> Any:
-    """x with updates added at places that are known: each element finds its few, so the cost grows
-    with their number, not with the product of both."""
+    """x with updates added at known places. Each element of x gathers its own updates, so the cost
+    grows with the sum of both sizes, not with their product."""
     size = places.shape[-1]
     whole, rest = math.prod(shape_of(x)[:size]), shape_of(x)[size:]
     strides = np.cumprod([1, *shape_of(x)[1:size][::-1]])[::-1]

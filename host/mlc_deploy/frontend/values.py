@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 def with_values(function: Function, values: Mapping[str, Any], where: str) -> Function:
-    """function with inputs in the place of which stand constants. Raises ShapeError."""
+    """function with some inputs replaced by constants. Raises ShapeError."""
     types = {p.name: p.type for p in function.params}
     refuse_unknown_inputs(values, types, "model", where)
     known = {
@@ -28,8 +28,8 @@ def with_values(function: Function, values: Mapping[str, Any], where: str) -> Fu
 
 
 def fitted(name: str, value: Any, dtype: str, shape: Sequence[object] | None, where: str) -> Array:
-    """The value of an input as its dtype. One number stands for all elements of a known shape.
-    Raises ShapeError where the dtype cannot hold it, or the shape is another one."""
+    """The value of an input in its dtype. One number fills a known shape. Raises ShapeError if the
+    dtype cannot hold the value, or the shape differs."""
     array = np.asarray(value)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)

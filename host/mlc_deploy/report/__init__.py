@@ -1,4 +1,4 @@
-"""Pages and traces of what was measured, made of records alone: nothing here runs or compiles."""
+"""Pages and traces of measurements, made from records only: nothing here runs or compiles."""
 
 from __future__ import annotations
 

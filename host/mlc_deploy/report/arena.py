@@ -1,9 +1,10 @@
-"""The arena over time: which tensor lies where, and from which call to which."""
+"""The arena over time: the place and lifetime of each tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .costs import percent
 from .markup import Html, h, join
 from .record import Details, Run, Tensor, count, size
 from .svg import Frame, Scale, axes, both, cut, drawing, steps, text
@@ -45,7 +46,7 @@ def _said(run: Run, details: Details, alive: Sequence[int]) -> str:
              "of tensors are needed at once."]  # fmt: skip
     if details.least_bytes and details.arena_bytes > details.least_bytes:
         more = details.arena_bytes / details.least_bytes - 1
-        parts.append(f"That is {more:.1%} more than any plan needs.".replace("%", " %"))
+        parts.append(f"That is {percent(more)} more than any plan needs.")
     if workspace > 0:
         parts.append(f"Kernels have {size(workspace)} of workspace besides.")
     return " ".join(parts)

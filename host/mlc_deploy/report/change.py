@@ -1,4 +1,5 @@
-"""Before and after: two records, layer by layer. Equal names pair in their order."""
+"""Before and after: two records, layer by layer. Layers pair by name, equal names in their
+order."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from .costs import Costs, costs_of
+from .costs import Costs, costs_of, percent
 from .markup import Html, h, join
 from .record import Run
 
@@ -14,7 +15,7 @@ Paired = tuple[str, float | None, float | None]  # a layer's name, its cost befo
 
 
 def change(before: Run, after: Run) -> Html:
-    """The part of a page that holds two runs against each other."""
+    """The part of a page that compares two runs."""
     both = _shared(before, after)
     if both is None:
         return h("p", "The records share no figure: one counts instructions, the other has times. "
@@ -42,13 +43,12 @@ def said(was: float, now: float, title: str) -> str:
         return f"No change in {title}."
     if not was:
         return f"More {title} than none."
-    share = f"{abs(now - was) / was:.1%}".replace("%", " %")
     words = ("fewer", "more") if title == "executed instructions" else ("less", "more")
-    return f"{share} {words[now > was]} {title}."
+    return f"{percent(abs(now - was) / was)} {words[now > was]} {title}."
 
 
 def _whole(run: Run, costs: Costs) -> float:
-    """As `mlc-deploy compare` has it: of times, the median of whole runs."""
+    """The whole model's cost, as in `mlc-deploy compare`; for times, the median of whole runs."""
     if costs.title == "time" and run.latency is not None:
         return run.latency.median_ms * 1e3
     return costs.total

@@ -1,4 +1,4 @@
-"""What layers cost, by the best figure that a record has: measured time, else predicted time, else
+"""The costs of layers, by the best figure in a record: measured time, else predicted time, else
 executed instructions."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")  # device_runti
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A figure of every layer. `title` names it, `share` says of what 100 % are."""
+    """A figure of every layer. `title` names it; `share` gives a value's part of the total."""
 
     title: str
     values: Sequence[float]

@@ -1,5 +1,5 @@
-"""JSON from anyone, read field by field: each value is what it is to be, or Malformed says where
-it is not."""
+"""Reads JSON from anyone field by field, and checks each value: Malformed says where one is
+wrong."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ KINDS = {
     type(None): "null",
 }
 
-MOST = 1e18  # nothing that a record measures is so large, and all below can be computed with
+MOST = 1e18  # no measured figure is so large, and computing with smaller ones is safe
 
 
 class Malformed(Exception):
-    """A value that is not what stands at its place; the message says where and what."""
+    """A wrong value; the message says where and what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value, and where it stands: layers[3].name. Of an object, `field["key"]`; a key that is
-    not there is null."""
+    """A value and its path, such as layers[3].name. `field["key"]` is a field of an object; a
+    missing key is null."""
 
     value: Any
     path: str = ""
@@ -61,7 +61,7 @@ class Field:
         return self.value
 
     def number(self) -> float:
-        """Any finite one. An int stays one."""
+        """A finite number. An int stays an int."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
             raise self.wrong("a number")

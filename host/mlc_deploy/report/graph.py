@@ -1,4 +1,4 @@
-"""The fused graph as a picture, and what a click on a kernel shows."""
+"""The fused graph as a picture, and the text that a click on a kernel shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .record import Call, Details, Run, count, duration, shape_text, size
 from .svg import cut
 
 NODE_WIDTH, NODE_HEIGHT = 210.0, 46.0  # pixels
-COLUMN, ROW = 232.0, 74.0  # from one to the next
+COLUMN, ROW = 232.0, 74.0  # pixels from one column or row to the next
 MOST_FACT = 1000  # characters
 WANTED = "mlc-deploy MODEL --report report.html"
 
@@ -47,7 +47,7 @@ def graph(run: Run, pictured: bool) -> Html:
 
 
 def _picture(run: Run, details: Details, costs: Costs | None) -> Html:
-    """Nodes are the calls, then the model's inputs above them and outputs below."""
+    """The nodes are the model's inputs, then the calls, then the outputs."""
     inputs = [n for n, t in enumerate(details.tensors) if t.begin < 0 and t.end >= 0]
     first = len(inputs)
     made = {t: n for n, call in enumerate(details.calls) for t in call.writes}
@@ -84,7 +84,8 @@ def _picture(run: Run, details: Details, costs: Costs | None) -> Html:
 
 
 def _edge(layout: Layout, a: int, b: int) -> Html:
-    """A line from a box's lower edge to another's upper one, through its places between."""
+    """A curve from a box's lower edge to another's upper edge, through its places in the rows
+    between."""
     (x, y), through, (to_x, to_y) = layout.at[a], layout.through.get((a, b), ()), layout.at[b]
     points = [
         (x * COLUMN, y * ROW + (ROW + NODE_HEIGHT) / 2),
@@ -171,8 +172,9 @@ def _tensor(name: str, bytes_: int) -> str:
 
 
 def texts(run: Run, room: int) -> tuple[Html, list[str]]:
-    """What a click shows of each call, and the kernels' loops and assembly, for the page's script:
-    deflated, in `room` bytes if that can be; and the kernels that were left out, the cheapest."""
+    """The texts that a click shows: facts of each call, and the kernels' loops and assembly. They
+    are deflated for the page's script, in `room` bytes if possible. Also returns the kernels that
+    were left out, the cheapest ones."""
     details = run.details
     if details is None:
         return Html(), []
@@ -208,14 +210,14 @@ def texts(run: Run, room: int) -> tuple[Html, list[str]]:
 
 
 def _packed(found: Mapping[str, Any]) -> str:
-    """JSON, deflated, in letters that mean nothing in HTML."""
+    """JSON, deflated, in base64, which needs no escapes in HTML."""
     deflate = zlib.compressobj(9, wbits=-15)
     data = deflate.compress(json.dumps(found).encode()) + deflate.flush()
     return base64.b64encode(data).decode()
 
 
 def _legible(assembly: str) -> str:
-    """Without what is said to assemblers and unwinders: labels and instructions remain."""
+    """The labels and instructions of an assembly, without directives and comments."""
     kept = []
     for line in assembly.splitlines():
         word = line.strip()

@@ -1,4 +1,4 @@
-"""The part of a page about layers: a bar for each, by what it costs."""
+"""The part of a page about layers: a bar for each, as long as its cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEANING = {
 
 
 def layers(run: Run) -> Html:
-    """A chart for each figure that is known; without any, a list."""
+    """A chart for each known figure; without any, a list."""
     every = costs_of(run)
     if not every:
         return join(

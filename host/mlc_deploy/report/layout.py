@@ -1,9 +1,9 @@
-"""Where the nodes of a graph are drawn: in rows, each below all that it depends on.
+"""The layout of a graph's picture: rows of nodes, each node below all that it depends on.
 
 After Sugiyama, Tagawa and Toda, "Methods for visual understanding of hierarchical system
-structures", IEEE SMC 11(2), 1981: an edge over several rows has a place in each of them, places of
-a row are ordered by those of the rows around, and each stands as near to its neighbours as others
-leave it.
+structures", IEEE SMC 11(2), 1981. An edge over several rows has a place in each of them. The places
+of a row are ordered by their neighbours in the rows around. Each is drawn as near to its neighbours
+as the others in its row allow.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-SWEEPS = 4  # over all rows, down and up
-NARROW = 0.22  # of a node's width: the room of an edge that passes
+SWEEPS = 4  # over all rows, down and up in turn
+NARROW = 0.22  # of a node's width: the width of a passing edge
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`at` has each node's column (the middle, in nodes' widths) and row; `through` the places that
-    an edge passes on its way, from the top."""
+    """`at` has each node's column (its middle, in widths of a node) and row; `through` the places
+    that each edge passes, from the top."""
 
     at: Sequence[tuple[float, int]]
     through: Mapping[tuple[int, int], Sequence[tuple[float, int]]]
@@ -35,7 +35,7 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     for a, b in edges:  # sorted by the smaller number: its row is known
         row[b] = max(row[b], row[a] + 1)
     _move_down(row, edges)
-    places = list(row)  # and then those of passing edges
+    places = list(row)  # the rows of nodes, then those of passing edges
     chains: dict[tuple[int, int], list[int]] = {}
     above: list[list[int]] = [[] for _ in range(count)]
     below: list[list[int]] = [[] for _ in range(count)]
@@ -69,7 +69,7 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _move_down(row: list[int], edges: Sequence[tuple[int, int]]) -> None:
-    """A node without inputs stands right above its first reader."""
+    """Moves nodes without inputs down to the row above their first reader."""
     readers: dict[int, int] = {}
     written = {b for _, b in edges}
     for a, b in edges:
@@ -82,7 +82,7 @@ def _move_down(row: list[int], edges: Sequence[tuple[int, int]]) -> None:
 def _order(
     rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]
 ) -> None:
-    """Each row by the middle of its neighbours' positions."""
+    """Orders each row by the median of its neighbours' positions."""
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         towards = above if down else below
@@ -102,7 +102,7 @@ def _columns(
     rows: Sequence[Sequence[int]], above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]], widths: Sequence[float],
 ) -> list[float]:  # fmt: skip
-    """The middle of each place: near those of its neighbours, in the row's order, apart."""
+    """The middle of each place: near its neighbours', in the row's order, without overlaps."""
     x = [0.0] * len(widths)
     for row in rows:
         at = 0.0
@@ -122,8 +122,8 @@ def _columns(
 
 
 def _apart(row: Sequence[int], wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """As near to what is wanted as can be: neighbours that would overlap become one group, which
-    stands where its members want it on the average."""
+    """The columns of a row, as near to the wanted ones as possible. Places that would overlap
+    become one group, at the mean of its members' wishes."""
     groups: list[tuple[float, float, int]] = []  # sum of (wanted - offset), width so far, members
     offsets: list[float] = []
     for place, at in zip(row, wanted, strict=True):

@@ -1,8 +1,8 @@
-"""HTML and SVG as values: text becomes markup by `h` alone, which escapes it.
+"""HTML and SVG as values. Only `h` turns text into markup, and it escapes the text.
 
     h("td", name, class_="number")      =>      <td class="number">&lt;/script&gt;</td>
 
-Names in a page are a model's, and may be anything.
+Names in a page come from a model and may contain anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_TEXT = 400  # characters of a name
 
 
 class Html(str):
-    """Markup. Nothing else is written to a page as it is."""
+    """Markup. Everything else is escaped."""
 
     __slots__ = ()
 
@@ -27,8 +27,8 @@ Content: TypeAlias = Html | str | float | Iterable["Content"] | None
 
 
 def h(name: str, /, *content: Content, **attributes: str | float | bool | None) -> Html:
-    """An element. An attribute's name may end in "_", and has "-" for "_"; True is a name alone,
-    None and False none."""
+    """An element. In an attribute's name, a final "_" is dropped and "_" becomes "-". True gives
+    the name without a value; None and False omit the attribute."""
     pairs = "".join(
         f" {key.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{escape(_attribute(value), quote=True)}"')
@@ -41,7 +41,7 @@ def h(name: str, /, *content: Content, **attributes: str | float | bool | None) 
 
 
 def join(*content: Content) -> Html:
-    """Contents one after the other; text in them is escaped."""
+    """Contents joined; text in them is escaped."""
     return Html("".join(map(_markup, content)))
 
 
@@ -64,5 +64,5 @@ def _attribute(value: str | float) -> str:
 
 
 def number(value: float) -> str:
-    """Of a drawing: a tenth of a pixel is enough."""
+    """A number in a drawing, to a tenth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,8 +1,8 @@
-"""A page: one file that opens offline, of a run's record alone (record.py), or of a tuning's
-results (tuning.py).
+"""A page: one file that opens offline, made from a run's record (record.py) or a tuning's results
+(tuning.py).
 
-What a model's names hold is text in it (markup.py). The page also forbids loading anything, and any
-script but its own.
+Names from a model are escaped (markup.py). The page also forbids loading anything, and any script
+but its own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .samples import samples
 from .summary import board, figures, verdict
 
 MOST_BYTES = 1_000_000  # of a page
-ROOM = 10_000  # bytes for what is said of kernels that are left out
+ROOM = 10_000  # bytes for the note on kernels that are left out
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section: its name in links, its title, and what is in it."""
+    """A section: its name in links, its title and its content."""
 
     name: str
     title: str
@@ -43,9 +43,9 @@ class Part:
 
 
 def run_page(run: Run, before: Run | None = None) -> str:
-    """The page of a run, held against one before it, where there is one. Where it would be too
-    large, it is without the graph's picture, and then without some kernels' texts. Raises
-    ReportError for a model of so many layers that this does not suffice."""
+    """The page of a run, compared with an earlier one if given. A page that would be too large has
+    no picture of the graph, and then lacks some kernels' texts. Raises ReportError for a model with
+    so many layers that this does not suffice."""
     before_graph = [
         Part("summary", "Summary", figures(run)),
         Part("verdict", "Verdict", verdict(run)),
@@ -69,7 +69,7 @@ def run_page(run: Run, before: Run | None = None) -> str:
 
 
 def page(title: str, subtitle: str, parts: Iterable[Part], holder: Html | None = None) -> str:
-    """A whole page. Raises ReportError for one that would be too large."""
+    """A whole page. Raises ReportError if it would be too large."""
     made = _whole(title, subtitle, list(parts), holder)
     size = len(made.encode())
     if size > MOST_BYTES:
@@ -120,12 +120,12 @@ def _file(name: str) -> str:
 def _short(target: str) -> str:
     try:
         return Target(target).short_name
-    except TargetError:  # of another version, or of a board that this one does not know
+    except TargetError:  # of another version, or of an unknown board
         return target
 
 
 def _missing(run: Run, left_out: list[str]) -> list[Part]:
-    """What the record does not say, and how to get it."""
+    """A section on what the record lacks, and how to get it."""
     rows: list[Html] = []
     if run.details is None:
         rows.append(

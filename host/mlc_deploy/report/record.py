@@ -1,6 +1,5 @@
-"""The record of a run, as a page takes it: read from JSON (driver/deployment.py says what is in
-it), checked, and in one form whether it is of a board, of an emulator, or of a compilation
-alone."""
+"""The record of a run: read from JSON (driver/deployment.py writes it) and checked. It has one form
+for a board, an emulator, and a compilation without a run."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from .fields import Field, Malformed
 
 VERSION = 1  # of the record's form, its "record"
 MEND = "mlc-deploy MODEL --board B --json FILE"
-GIVEN = -1  # of a tensor's `begin`: it is there before the first call
+GIVEN = -1  # a tensor's `begin` if it exists before the first call
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A call of the model, and its costs, as far as they are known."""
+    """A call of the model and its costs, as far as known."""
 
     name: str
     kernel: str
@@ -34,7 +33,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the details say of a layer; `reads` and `writes` are numbers of tensors."""
+    """The details of a layer; `reads` and `writes` are numbers of tensors."""
 
     operators: tuple[str, ...]
     implementation: str | None
@@ -59,8 +58,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is in the record if a report was asked for. `least_bytes` of the arena no plan could go
-    below; `kernels` are (loops, assembly) by name."""
+    """The part of the record that a report adds. `least_bytes`: a lower bound of any plan's arena.
+    `kernels`: (loops, assembly) by name."""
 
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...]
@@ -72,8 +71,8 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Samples, in milliseconds, and what was so while they were taken: (before, after) of every
-    `each` samples, by the fact's name; None where the board did not tell."""
+    """Samples in milliseconds, and the conditions meanwhile: (before, after) of every `each`
+    samples, by the fact's name; None where the board did not say."""
 
     verdict: str
     samples: tuple[float, ...]
@@ -93,7 +92,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`ok` is None where nothing was known to compare with."""
+    """`ok` is None if there was nothing to compare with."""
 
     name: str
     shape: tuple[int, ...]
@@ -105,9 +104,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Milliseconds of the whole model, with the interval that holds the truth; by threads. board,
-    date: which one of the user's it is of, and when that was calibrated; empty where it is of a
-    kind of board."""
+    """Predicted milliseconds of the whole model, the interval around them, and milliseconds by
+    number of threads. board, date: the user's board and when it was calibrated; empty for a
+    prediction for a kind of board."""
 
     ms: float
     low: float
@@ -119,7 +118,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the cores can do at most, as far as it is known; `source` says of what."""
+    """The peaks of the cores, as far as known; `source` names the cores."""
 
     macs_per_instruction: float | None
     macs_per_s: float | None
@@ -130,7 +129,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the host did, in seconds since the command began."""
+    """A step of the host, in seconds since the command began."""
 
     name: str
     begin_s: float
@@ -139,7 +138,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One thread's part of a layer, or the layer, in microseconds since the run began."""
+    """One thread's part of a layer, or a whole layer, in microseconds since the run began."""
 
     layer: int
     thread: int
@@ -183,7 +182,7 @@ class Run:
 
     @property
     def timed(self) -> bool:
-        """Whether its times say something of a board."""
+        """Whether its times are a board's."""
         return self.latency is not None and not self.emulated
 
     @property
@@ -212,7 +211,7 @@ def read_run(text: str | bytes, where: str) -> Run:
 
 
 def parse_run(found: Any, where: str) -> Run:
-    """The run of a record. Raises ReportError, with `where`, for what is none."""
+    """The run of a record. Raises ReportError, with `where`, for anything else."""
     if not isinstance(found, dict) or not {"model", "target", "layers"} <= found.keys():
         raise ReportError("this is no record of mlc-deploy", where=where, mend=MEND)
     version = found.get("record", VERSION)
@@ -229,7 +228,7 @@ def parse_run(found: Any, where: str) -> Run:
 
 
 def _run(of: Field) -> Run:
-    board, accuracy = of["board"], of["predictions"]
+    board, accuracy, layers = of["board"], of["predictions"], len(list(of["layers"]))
     return Run(
         model=of["model"].text(),
         target=of["target"].text(),
@@ -258,13 +257,13 @@ def _run(of: Field) -> Run:
         prediction=_prediction(of["predicted"]) if of["predicted"] else None,
         limits=_limits(of["limits"]) if of["limits"] else None,
         steps=tuple(map(_step, of["steps"])) if of["steps"] else (),
-        spans=tuple(_span(s, len(list(of["layers"]))) for s in of["spans"] or ()),
-        details=_details(of["details"], len(list(of["layers"]))) if of["details"] else None,
+        spans=tuple(_span(s, layers) for s in of["spans"] or ()),
+        details=_details(of["details"], layers) if of["details"] else None,
     )
 
 
 def _board(of: Field) -> dict[str, str]:
-    """As rows of a table."""
+    """The rows of a table."""
     rows = {
         "board": of["url"].text(),
         "CPU": of["cpu_model"].maybe_text() or "unknown",
@@ -294,13 +293,13 @@ def _shape(of: Field) -> tuple[int, ...]:
 
 
 def _amounts(of: Field) -> dict[str, float]:
-    """Those of an object's amounts that are known."""
+    """The known amounts of an object."""
     return {key: value.amount() for key, value in of.items() if value} if of else {}
 
 
 def _executed(of_class: Field) -> int:
-    """Instructions of a class. Marks are subtracted, whose own kernel has a branch more than one of
-    a single block: what is less than nothing is nothing."""
+    """Instructions of a class. The cost of marks is subtracted, and their kernel may have one
+    branch more than the layer's, so a negative number is 0."""
     value = of_class.number()
     if value != int(value):
         raise of_class.wrong("a whole number")
@@ -434,7 +433,7 @@ def _tensor(of: Field) -> Tensor:
 
 
 def size(n: float) -> str:
-    """Bytes as people read them."""
+    """Bytes with a unit."""
     for unit, of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n >= of:
             return f"{n / of:.3g} {unit}" if n < 1000 * of else f"{n / of:,.0f} {unit}"
@@ -442,7 +441,7 @@ def size(n: float) -> str:
 
 
 def count(n: float) -> str:
-    """A count as people read it."""
+    """A count with three digits and a prefix."""
     for unit, of in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if n >= of:
             return f"{n / of:.3g} {unit}"
@@ -450,7 +449,7 @@ def count(n: float) -> str:
 
 
 def duration(us: float) -> str:
-    """Microseconds, with three digits."""
+    """Microseconds as text with three digits and a unit."""
     for unit, of in (("s", 1e6), ("ms", 1e3)):
         if us >= of:
             return f"{us / of:.3g} {unit}"

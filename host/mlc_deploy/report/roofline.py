@@ -1,9 +1,9 @@
-"""The roofline: how much each layer computes for the bytes that it moves, and how fast.
+"""The roofline: how much each layer computes per byte that it moves, and how fast.
 
-A layer is a point: across, its multiply-accumulates for each byte of its inputs, weights and
-outputs (once each: what a cache of any size must load and store at least); upwards, its
-multiply-accumulates per second, or per executed instruction where nothing was timed. Samuel
-Williams et al., "Roofline", CACM 52(4), 2009, doi 10.1145/1498765.1498785.
+A layer is a point. Across: its multiply-accumulates per byte of its inputs, weights and outputs,
+each counted once, as a cache of any size must move them. Upwards: its multiply-accumulates per
+second, or per executed instruction if nothing was timed. Samuel Williams et al., "Roofline", CACM
+52(4), 2009, doi 10.1145/1498765.1498785.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _kind(call: Call, first: str) -> str:
 
 
 def _peaks(run: Run, timed: bool) -> list[tuple[str, float]]:
-    """The most that cores do, with what it is called, the lowest first: in the model's precision,
-    and in the integers that layers compute in."""
+    """The peaks of the cores and their labels: in the model's precision, and in int8 if layers use
+    integers."""
     limits = run.limits
     if limits is None:
         return []
@@ -130,8 +130,8 @@ def _drawn(
 def _roof(
     frame: Frame, x: Scale, y: Scale, peaks: list[tuple[str, float]], bandwidth: float | None
 ) -> Html | None:
-    """The lines that no layer can be above, as far as they are known: what cores do, flat; what
-    memory gives, rising to the highest of these."""
+    """The known limits as lines: flat for the cores' peaks, rising to the highest of these for
+    memory."""
     if not peaks:
         return None
     right = frame.width - frame.right
@@ -166,8 +166,7 @@ def _mark(x: float, y: float, r: float, kind: int, label: str | None) -> Html:
     title = h("title", label) if label else None
     match kind:
         case 0:
-            shape = "circle"
-            return h("g", h(shape, cx=x, cy=y, r=r), title, class_="kind-0")
+            return h("g", h("circle", cx=x, cy=y, r=r), title, class_="kind-0")
         case 1:
             return h("g", h("rect", x=x - r * 0.88, y=y - r * 0.88, width=r * 1.76,
                             height=r * 1.76), title, class_="kind-1")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The samples of a run: each one's time, and the clock and the temperature meanwhile."""
+"""The samples of a run: their times, and the clock and temperature meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .markup import Html, h, join
 from .record import Latency, Run, duration
 from .svg import Frame, Scale, axes, both, drawing, path, text
 
-# Facts of the conditions (mlc_rpc/wire.py): what they are called here, and a unit's size.
+# Facts of the conditions (mlc_rpc/wire.py): title, unit, and the size of the unit.
 FACTS = {
     "clock_khz": ("clock", "GHz", 1e6),
     "clock_limit_khz": ("clock limit", "GHz", 1e6),
@@ -20,7 +20,7 @@ FACTS = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A fact over the samples, after each: (number of the sample, value)."""
+    """A fact after samples: (number of the sample, value)."""
 
     title: str
     unit: str
@@ -98,7 +98,7 @@ def _drawn(width: float, found: Latency) -> Html:
 
 
 def _levels(frame: Frame, y: Scale, found: Latency) -> list[Html]:
-    """Lines of the percentiles; of those that would cover each other, the first."""
+    """Lines of the percentiles; of overlapping labels only the first."""
     right = frame.width - frame.right
     parts: list[Html] = []
     used: list[float] = []

@@ -1,11 +1,11 @@
-"""The top of a page: what was run, whether it was right, whether its times can be trusted, and
-what the board was."""
+"""The top of a page: the figures, whether outputs are right, whether times can be trusted, and the
+board."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .costs import grouped
+from .costs import grouped, percent
 from .markup import Html, h, join
 from .record import Output, Run, count, duration, shape_text, size
 
@@ -16,7 +16,7 @@ WORDS = {
     "migrated": "The work did not stay on cores of one kind.",
     "emulated": "An emulator ran the model: its times say nothing of a board.",
 }
-LONG = 44  # characters that a column of the board's table has room for
+LONG = 44  # characters that fit into a column of the board's table
 AGAINST = {"evaluate": "the reference that numpy computes", "given": "what was given"}
 SENSED: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "joules_per_run": ("energy per run", lambda v: f"{v * 1e3:.3g} mJ" if v < 1 else f"{v:.3g} J"),
@@ -61,7 +61,7 @@ def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
         note = f"largest error {worst:.2g} of the largest element"
         yield "outputs", "right" if run.ok else "WRONG", note
     if run.accuracy is not None:
-        yield "accuracy", f"{run.accuracy:.1%}".replace("%", " %"), "of the labels that were given"
+        yield "accuracy", percent(run.accuracy), "of the labels that were given"
     yield "weights", size(run.weights_bytes), f"object {size(run.object_bytes)}"
     yield "arena", size(run.arena_bytes), "intermediate tensors and workspaces"
     if (peak := run.memory.get("resident_peak_bytes")) is not None:
@@ -140,7 +140,7 @@ def _table(outputs: tuple[Output, ...], reference: str | None) -> Html:
 
 
 def board(run: Run) -> Html:
-    """What ran it, and what was compiled for what."""
+    """The board, the target and the compilation."""
     rows = dict(run.board)
     if run.latency is not None and run.latency.cores:
         cluster = f"{run.latency.cluster}, " if run.latency.cluster else ""

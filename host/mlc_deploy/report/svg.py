@@ -1,7 +1,7 @@
-"""Drawings: scales, axes, and the two sizes in which each is drawn.
+"""Drawings: scales, axes, and the two sizes of each drawing.
 
-Text in a drawing is as large as text beside it only where the drawing is shown in its own size. So
-each is drawn twice, and the style sheet shows the one that fits.
+Text in a drawing has the size of the text around it only if the drawing is not scaled. So each is
+drawn twice, and the style sheet shows the one that fits.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from .markup import Content, Html, h, join
 
-WIDE, NARROW = 1060.0, 340.0  # pixels; the style sheet changes over at 760
+WIDE, NARROW = 1060.0, 340.0  # pixels; the style sheet switches at 760
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values from `low` to `high` to pixels from `begin` to `end`; by factors where `log`."""
+    """Maps values from `low` to `high` to pixels from `begin` to `end`; log: logarithmically."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Scale:
         return self.begin + (self.end - self.begin) * share
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values within, at most so many."""
+        """At most `most` round values within the scale."""
         if self.log:
             begin, end = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every = [10.0**n for n in range(begin, end + 1)]
@@ -54,7 +54,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A drawing's size, and the room of what it draws between the axes."""
+    """A drawing's size and margins; the plot is within the margins."""
 
     width: float
     height: float
@@ -94,7 +94,7 @@ def axes(
     frame: Frame, x: Scale, y: Scale, x_title: str, y_title: str,
     x_text: Callable[[float], str], y_text: Callable[[float], str],
 ) -> Html:  # fmt: skip
-    """Lines, their values, and what they are of. A value across whose text is empty is left out."""
+    """The axes with values and titles. Ticks across whose text is empty are left out."""
     base, right = frame.height - frame.bottom, frame.width - frame.right
     parts = [
         join(

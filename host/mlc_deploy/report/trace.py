@@ -1,9 +1,9 @@
-"""A run as a timeline, in the Trace Event Format that Perfetto (ui.perfetto.dev) and Chrome
-(chrome://tracing) open: what this machine did, and each layer on the board.
+"""A run as a timeline in the Trace Event Format, which Perfetto (ui.perfetto.dev) and Chrome
+(chrome://tracing) open: the steps of this machine, and each layer on the board.
 
-The board has a clock of its own, which nobody sets by this machine's: its run is drawn where this
-machine waited for it, and the names of tracks say so. What was not measured is not drawn, or named
-so: a record without `spans` knows how long each layer takes, and not when a thread worked on it.
+The board's clock is not synchronized with this machine's. Its run is drawn where this machine
+waited for it, and the names of tracks say so. What was not measured is left out or labelled: a
+record without `spans` has the time of each layer, but not when a thread worked on it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .costs import CLASSES
 from .record import Layer, Run
 
 HOST, BOARD = 1, 2  # processes, as the format calls them
-RAN_IN = ("run", "timing", "farm")  # the host's steps within which the board ran
+RAN_IN = ("run", "timing", "farm")  # the host's steps in which the board ran
 Event = dict[str, Any]
 
 
 def run_trace(run: Run) -> str:
-    """The timeline as JSON. Raises ReportError where the record has neither steps nor times."""
+    """The timeline as JSON. Raises ReportError if the record has neither steps nor times."""
     events = [*_host(run), *_board(run)]
     if not any(event["ph"] == "X" for event in events):
         raise ReportError(
@@ -78,7 +78,7 @@ def _board(run: Run) -> Iterator[Event]:
 
 
 def _unknown(run: Run) -> list[str]:
-    """What a reader could take the timeline to say, and it does not."""
+    """What the timeline does not show, though a reader could think so."""
     found = ["how the board's clock stands to this machine's: its run begins where the host waits"]
     if run.url is not None and not run.spans:
         found.append("when each thread worked: layers stand one after the other, by their medians")

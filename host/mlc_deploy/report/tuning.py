@@ -1,4 +1,4 @@
-"""The page of a tuning: what was tried of each kernel on each board, and how the best improved."""
+"""The page of a tuning: the trials of each kernel on each board, and how the best cost improved."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from .record import duration
 from .svg import Frame, Scale, axes, both, drawing, steps
 
 MOST_CHARTS = 60  # of the tasks with most trials
-MOST_MARKS = 400  # in a chart: of more trials, each n-th is drawn
-MOST_COST = 2.0  # times the first: what costs more is drawn at the upper edge
-
+MOST_MARKS = 400  # in a chart: of more trials, every n-th is drawn
+MOST_COST = 2.0  # times the first cost: higher costs are drawn at the upper edge
 
 WORDS = {
     "seconds": "seconds",
@@ -31,7 +30,7 @@ def cost_text(cost: float, objective: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a schedule: its cost, None where it is no good."""
+    """The result of a schedule: a verdict, and its cost; None if it is invalid."""
 
     verdict: str
     cost: float | None
@@ -67,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Layouts of a whole model, and what its kernels cost together then."""
+    """Layouts of a whole model, and the total cost of its kernels with them."""
 
     model: str
     board: str
@@ -79,7 +78,7 @@ class Plan:
 def tuning_page(
     name: str, tasks: Sequence[Task], plans: Sequence[Plan], notes: Sequence[str] = ()
 ) -> str:
-    """The page of what a database holds. Raises ReportError where it would be too large."""
+    """The page of a database's content. Raises ReportError if it would be too large."""
     boards = list(dict.fromkeys((t.board, t.target, t.objective) for t in tasks))
     parts = [Part("summary", "Summary", _summary(tasks, boards))]
     several = [t for t in tasks if len(t.trials) > 1]
@@ -164,7 +163,7 @@ def _drawn(width: float, t: Task) -> Html:
 
 
 def _best(t: Task, x: Scale, y: Scale, high: float) -> Iterator[tuple[float, float]]:
-    """Where the best changes."""
+    """The points where the best cost changes."""
     best: float | None = None
     for number, trial in enumerate(t.trials):
         if trial.cost is not None and (best is None or trial.cost < best):

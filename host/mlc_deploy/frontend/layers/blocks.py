@@ -1,4 +1,4 @@
-"""Products with weights of few bits that are scaled by blocks (ops/block_scaled.py)."""
+"""Products with weights of few bits and a scale per block (ops/block_scaled.py)."""
 
 from __future__ import annotations
 

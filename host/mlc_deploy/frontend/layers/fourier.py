@@ -17,8 +17,8 @@ from .shapes import reshape, rows
 def transform_matrix(
     length: int, parts: int, taken: int, inverse: bool, onesided: bool
 ) -> NDArray[np.float64]:
-    """The matrix [taken * parts, …] of a Fourier transform of `length`. Signals have `taken`
-    elements, which are real (parts 1) or complex (parts 2); a row is the transform of one of them.
+    """The matrix [taken * parts, …] of a Fourier transform of `length`, for signals of `taken`
+    elements, real (parts 1) or complex (parts 2). Each row is the transform of a unit signal.
     """
     limited(taken * parts * length * parts, "a transform's matrix")
     signals = np.eye(taken * parts).reshape(-1, taken, parts)

@@ -23,10 +23,10 @@ def loop(
     read: Sequence[tuple[Value, bool]] = (),
     written: Sequence[bool] = (),
 ) -> tuple[list[Value], list[Value]]:
-    """The last states and the results of a loop, as BlockBuilder.emit_loop has it.
+    """The last states and the results of a loop, as BlockBuilder.emit_loop gives them.
 
-    A first turn on states that are constant is written out, where there certainly is one: much of
-    what it computes is constant, too, such as the product of a matrix and zeros.
+    If a state is constant at first and there surely is a turn, the first turn is written out. Much
+    of it then is constant, too, such as the product of a matrix and zeros.
     """
     known = any(isinstance(s, Constant) for s in states)
     if isinstance(turns, Expr) or turns < 1 or not (turns == 1 or known):

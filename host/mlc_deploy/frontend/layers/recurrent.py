@@ -23,7 +23,7 @@ Function = Callable[[Value], Value]
 class Cell:
     """One direction of a layer of kind RNN, GRU or LSTM.
 
-    order: the gates as they stand in the weights, a letter each: h of an RNN; update z, reset r and
+    order: the gates in the order of the weights, a letter each: h of an RNN; update z, reset r and
     hidden h of a GRU; input i, output o, forget f and cell c of an LSTM. w [gates * hidden, inputs]
     and r [gates * hidden, hidden] multiply input and state, wb and rb are added to the products.
     functions: f; f, g; f, g, h, as ONNX names them. reset_after: a GRU's reset gate multiplies the
@@ -113,7 +113,7 @@ def recurrent(
     """The outputs [steps, cells, batch, hidden], and each state after the last step [cells, batch,
     hidden].
 
-    x [steps, batch, inputs]; initial: the states before the first step, zeros where they are None;
+    x [steps, batch, inputs]; initial: the states before the first step, None for zeros;
     lengths [batch]: how many steps count.
     """
     batch = shape_of(x)[1]
@@ -143,7 +143,7 @@ def _run(
     ) -> tuple[Sequence[Value], Sequence[Value]]:
         fresh = STEPS[cell.kind](n, cell, parts[0], before)
         output = fresh[0]
-        if lengths is not None:  # beyond a sequence's end its state stays, and its output is 0
+        if lengths is not None:  # beyond a sequence's end the state stays and the output is 0
             t = n.cast(turn, lengths.type.dtype)
             if backwards:
                 last = n.cast(n.extents.value(n, simplified(length - 1)), lengths.type.dtype)

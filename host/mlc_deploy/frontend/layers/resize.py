@@ -1,4 +1,4 @@
-"""Images read between their pixels: at constant places (resizing), and at places that are data."""
+"""Samples images between pixels: at constant places (resizing), and at places that are data."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def interpolated(
 
 
 def crop_places(n: Node, begin: Value, end: Value, extent: int, size: int, scale: float) -> Value:
-    """source_coordinates of tf_crop_and_resize in float32, for a region that is data: scalars."""
+    """As source_coordinates for tf_crop_and_resize, in float32, with begin and end as data:
+    scalars."""
     o, length = np.arange(limited(size, "an axis")), scale * extent
     share = o / (length - 1) if length != 1 else np.full(size, 0.5)
     ends = zip((begin, end), (1 - share, share), strict=True)
@@ -107,8 +108,8 @@ def crop_places(n: Node, begin: Value, end: Value, extent: int, size: int, scale
 
 
 def at_places(n: Node, x: Value, axis: int, places: Value, linear: bool) -> Value:
-    """x along an axis at places [P] that are data, float32: of linear weights, or the nearest, of
-    two the lower one."""
+    """x along an axis at places [P] that are data, float32. linear: interpolates; else the nearest
+    element, of two the lower one."""
     low = n.emit("floor", places)
     up = n.emit("subtract", places, low)
     if not linear:

@@ -56,8 +56,8 @@ def same_pads(
     dilations: Sequence[int],
     more_in_front: bool = False,
 ) -> list[int]:
-    """The pads for ceil(extent / stride) outputs. Of an odd number the larger half stands at the
-    end, or in front."""
+    """The pads for ceil(extent / stride) outputs. The larger half of an odd number is at the end,
+    or with more_in_front at the beginning."""
     before, after = [], []
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         reach = d * (k - 1)
@@ -83,8 +83,8 @@ def conv(
     n: Node, x: Value, w: Value, window: Window, bias: Value | None = None, **attrs: Any
 ) -> Value:
     """A convolution; one dimension becomes two. The bias becomes an addition. attrs: groups, and
-    pad_value of integers. Along one open dimension the result has an extent of its own: what is
-    reshaped to it and back has the same, and both can be added."""
+    pad_value of integers. An open extent of a one-dimensional result is named, so that a reshape to
+    it and back gives the same extent."""
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
         y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])

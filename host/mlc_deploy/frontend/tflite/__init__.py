@@ -2,9 +2,9 @@
 
     bytes --file--> tensors and operators --importer--> node by node, by the tables --> graph
 
-Data stay as the file has them, channels last: convolutions transpose to channels first and back,
-and the graph's passes remove the pairs. Quantized operators compute what LiteRT's reference kernels
-compute, bit by bit (fixed_point.py, quantized.py).
+Data stay channels last, as in the file. Convolutions transpose to channels first and back; graph
+passes remove pairs of transposes. Quantized operators give the same bits as LiteRT's reference
+kernels (fixed_point.py, quantized.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""TFLite_Detection_PostProcess: boxes decoded, and of those that overlap the best kept.
+"""TFLite_Detection_PostProcess: decodes boxes, and keeps the best of those that overlap.
 
-The best box is taken as often as there may be results; each time, what overlaps it too much is
-struck out. So sizes do not depend on the data: results that are fewer end in zeros.
+There are as many turns as there may be results. Each turn takes the best box left and strikes out
+all that overlap it too much. So sizes do not depend on the data; missing results are zeros.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_RESULTS = 1 << 16  # boxes that a file may ask for
 class Options:
     detections: int  # at most
     classes_each: int  # of one box, at most
-    per_class: int  # detections, where each class has its own
-    by_class: bool  # boxes of one class alone strike out each other
+    per_class: int  # detections of a class, with by_class
+    by_class: bool  # only boxes of one class strike out each other
     score: float  # the least
     overlap: float  # the most: intersection over union
     classes: int
@@ -66,8 +66,8 @@ def _options(n: TfliteNode) -> Options:
 
 
 def _post_process(n: TfliteNode) -> Any:
-    """Inputs: boxes [1, N, 4 or more], scores [1, N, classes, or one more for the background],
-    anchors [N, 4]. Outputs: boxes, classes, scores, and how many there are."""
+    """Inputs: boxes [1, N, 4 or more], scores [1, N, classes (+ 1 for the background)], anchors
+    [N, 4]. Outputs: boxes, classes, scores, and their number."""
     options = _options(n)
     boxes, scores, anchors = (dequantized_input(n, k) for k in range(3))
     (one, count, width), total = shape_of(boxes), shape_of(scores)[-1]
@@ -129,7 +129,7 @@ def _corners(n: TfliteNode, boxes: Value, anchors: Value, options: Options) -> l
 def _best(
     n: TfliteNode, corners: list[Value], scores: Value, options: Options
 ) -> tuple[Value, Value, Value]:
-    """Boxes by their best class; each comes with its best classes."""
+    """The best boxes by their best class; each with its classes_each best classes."""
     each, count = min(options.classes_each, options.classes), shape_of(scores)[0]
     values, classes = top_k(n, scores, each, 1, True)
     first = reshape(n, rows(n, values, 0, 1, 1), (1, count))
@@ -156,7 +156,7 @@ def _best(
 def _best_by_class(
     n: TfliteNode, corners: list[Value], scores: Value, options: Options
 ) -> tuple[Value, Value, Value]:
-    """The best of what each class keeps."""
+    """The best boxes among those that each class keeps."""
     by_class = n.emit("transpose", scores, axes=(1, 0))
     turns = min(options.per_class, shape_of(scores)[0])
     places, best = _suppressed(n, corners, by_class, options, turns)
@@ -179,8 +179,8 @@ def _best_by_class(
 def _suppressed(
     n: TfliteNode, corners: list[Value], scores: Value, options: Options, turns: int
 ) -> tuple[Value, Value]:
-    """Of each row of scores [rows, N], the places and the scores of the boxes that are kept, the
-    best first, [rows, turns] each; beyond the last one the score is LOWEST."""
+    """The places and scores of the boxes kept for each row of scores [rows, N]: [rows, turns] each,
+    the best first. Beyond the last one the score is LOWEST."""
     groups, count = shape_of(scores)
     zero, lowest = n.constant(0, "float32"), n.constant(LOWEST, "float32")
     top, left, bottom, right = corners

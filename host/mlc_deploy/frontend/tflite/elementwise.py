@@ -34,7 +34,7 @@ COMPARED = ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUA
 
 
 def _float(n: TfliteNode) -> Value:
-    """The first input, of numbers that stand for themselves."""
+    """The first input. Raises ImporterError for a quantized operator."""
     _plain(n)
     return n.input(0)
 
@@ -61,7 +61,8 @@ def _binary(n: TfliteNode) -> Any:
 
 
 def _same_kind(n: TfliteNode) -> None:
-    """Quantized numbers compare as the real ones do if both have one scale and zero point."""
+    """Refuses quantized inputs that differ in scale or zero point: only equal ones can be compared
+    as stored."""
     quantized = [t for t in n.given if t is not None and t.quantization and t.kind != "INT32"]
     if quantized and n.affine(0) != n.affine(1):
         raise n.refuse("its inputs are quantized differently, which is not supported")
@@ -215,7 +216,7 @@ def _local_response(n: TfliteNode) -> Any:
 
 
 def _by_kind(name: str, plain: Converter) -> Converter:
-    """plain, or the operator on quantized tensors."""
+    """The converter `plain`, or that of QUANTIZED if the output is quantized."""
     stored = QUANTIZED[name]
     return lambda n: stored(n) if n.is_quantized() else plain(n)
 

@@ -1,8 +1,8 @@
 """From the bytes of a .tflite file to plain values: tensors, operators, subgraphs.
 
-The package `tflite` knows the schema. It checks nothing: a damaged file may name places outside of
-it, or lists longer than it. So every list is counted against the file's size before it is read, and
-what the package raises becomes an ImporterError here.
+The package `tflite` knows the schema but checks nothing: a damaged file may name places outside of
+the file, or lists longer than the file. So every list is counted against the file's size before it
+is read, and the package's errors become ImporterError here.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparsity:
-    """How the numbers of a sparse tensor are kept: the schema's SparsityParameters. A dimension is
-    dense (its extent), or sparse (segments and indices)."""
+    """The layout of a sparse tensor: the schema's SparsityParameters. A dimension is dense (its
+    extent) or sparse (segments and indices)."""
 
     order: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -60,7 +60,7 @@ class Sparsity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """kind: the schema's name of its type. data: its bytes where it is constant."""
+    """kind: the schema's name of its type. data: the bytes of a constant."""
 
     name: str
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """Raises ValueError for types that no tensor of ours has."""
+        """Our dtype. Raises ValueError for unsupported types."""
         if self.kind == "INT4":
             return "int8"
         if self.kind not in DTYPES:
@@ -81,8 +81,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
-    """name: as the schema has it, or "CUSTOM name". options: the schema's table, or None. custom:
-    the bytes that a custom operator reads."""
+    """name: the schema's, or "CUSTOM name". options: the schema's table, or None. custom: the
+    options of a custom operator, as bytes."""
 
     name: str
     inputs: tuple[int, ...]
@@ -101,7 +101,7 @@ class Subgraph:
 
 @contextmanager
 def damaged(where: str) -> Iterator[None]:
-    """Turns what reading wrong bytes raises into ImporterError."""
+    """Turns the errors of reading wrong bytes into ImporterError."""
     try:
         yield
     except ImporterError:
@@ -150,8 +150,8 @@ def parse(data: bytes, where: str) -> tuple[Subgraph, ...]:
 
 
 class _Reader:
-    """`left` counts down as lists are read: a file has no more elements than bytes, unless lists
-    share their places, which damaged files do."""
+    """`left` counts down as lists are read. Lists with more elements than the file has bytes must
+    overlap, which happens only in damaged files."""
 
     def __init__(self, tflite: ModuleType, data: bytes, where: str) -> None:
         self.tflite = tflite
@@ -207,7 +207,7 @@ class _Reader:
         return (raw or b"").decode("utf-8", "replace")
 
     def buffer(self, buffer: Any) -> Array | None:
-        """The bytes of a buffer, None for one that is empty. Large files keep them at their end,
+        """The bytes of a buffer; None for an empty one. Large files keep the bytes at their end,
         outside of the tables."""
         begin, size = buffer.Offset(), buffer.Size()
         if begin > 1:
@@ -338,7 +338,7 @@ def _names(enum: Any) -> dict[int, str]:
 
 
 def constant_array(tensor: Tensor) -> Array:
-    """The numbers of a constant, those that a sparse tensor leaves out as zeros. Raises
+    """The numbers of a constant; those that a sparse tensor leaves out are zeros. Raises
     ValueError."""
     assert tensor.data is not None
     if tensor.kind == "INT4":

@@ -1,4 +1,4 @@
-"""LiteRT's fixed-point arithmetic on single numbers: what is known before a model runs.
+"""LiteRT's fixed-point arithmetic on numbers that are known before a model runs.
 
 A real factor is an int32 multiplier, at least 2^30 (or 0), times 2^(shift - 31). The operator
 `rescale` multiplies tensors by it.
@@ -52,7 +52,7 @@ def times(x: Array, real: float) -> Array:
 
 
 def rounding_high_product(a: Array, b: int, bits: int) -> Array:
-    """The upper half of 2 * a * b, of numbers with so many bits: rounded, and saturated."""
+    """The upper half of 2 * a * b, for numbers of `bits` bits: rounded and saturated."""
     high: Array = (a.astype(np.int64) * b + (1 << (bits - 2))) >> (bits - 1)
     return np.asarray(np.minimum(high, (1 << (bits - 1)) - 1))
 

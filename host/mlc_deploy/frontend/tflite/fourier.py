@@ -1,7 +1,7 @@
-"""Fourier transforms and what follows them.
+"""Fourier transforms, and the operators on their complex results.
 
-A tensor of complex numbers is one of float32 with one more dimension, the last: real and imaginary
-parts. What a model gives and takes is real.
+A complex tensor is a float32 tensor with one more, last dimension for real and imaginary parts.
+Inputs and outputs of models are real.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _rfft2d(n: TfliteNode) -> Any:
         raise n.refuse(f"lengths of {lengths} are too large")
     across = len(shape) - 1
     y = transform(n, reshape(n, x, (*shape, 1)), across, width, inverse=False, onesided=True)
-    if height == 1:  # such a transform leaves its one row
+    if height == 1:  # a transform of length 1 changes nothing
         return rows(n, y, 0, 1, across - 1)
     return transform(n, y, across - 1, height, inverse=False, onesided=False)
 
@@ -57,7 +57,7 @@ def _abs(n: TfliteNode) -> Any:
 
 
 def _by_parts(name: str) -> Converter:
-    """An operator that moves elements, of both parts alike."""
+    """An operator that moves elements, applied to both parts."""
     plain = SHAPES[name]
 
     def convert(n: TfliteNode) -> Any:

@@ -1,7 +1,7 @@
-"""Layers of floats with weights of int8 (dynamic range): the data are quantized as they come.
+"""Float layers with int8 weights (dynamic range): the data are quantized when the model runs.
 
 Each row of a matrix product, and each image of a convolution, has a scale of its own. The sums are
-of integers; data scale and weights' scale make floats of them.
+integers; the scales of data and weights turn them into floats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _scales(n: TfliteNode, outputs: int, per_output: tuple[int, ...]) -> Value:
 
 
 def _symmetric(n: TfliteNode, x: Value, axes: list[int]) -> tuple[Value, Value]:
-    """x as int8 from -127 to 127, and its scale: the largest size over some axes is 127."""
+    """x as int8 from -127 to 127, and its scale: the largest |x| over some axes becomes 127."""
     size = n.emit("max", n.emit("abs", x), axes=axes, keepdims=True)
     zero, one = n.constant(0, "float32"), n.constant(1, "float32")
     most = n.constant(MOST, "float32")
@@ -54,7 +54,7 @@ def _asymmetric(n: TfliteNode, x: Value, axes: list[int]) -> tuple[Value, Value,
     span = n.emit("subtract", high, low)
     span = n.emit("where", empty, n.constant(255, "float32"), span)
     scale = n.emit("divide", span, n.constant(255, "float32"))
-    # Of the zero points by either end LiteRT takes the one with the smaller error.
+    # LiteRT computes a zero point from either end and takes the one with the smaller error.
     by_low = n.emit("subtract", n.constant(-128, "float32"), n.emit("divide", low, scale))
     by_high = n.emit("subtract", n.constant(127, "float32"), n.emit("divide", high, scale))
     error_low = n.emit(
@@ -98,7 +98,7 @@ def hybrid_conv(n: TfliteNode, x: Value, w: Value, window: Window, groups: int) 
     if math.prod(shape_of(scales)) > 1 or groups > 1:
         q, scale, offset = _asymmetric(n, x, axes)
         centred = n.emit("subtract", n.cast(q, "int32"), offset)
-        # The zero point is data: the pads, which stand for 0, are of numbers less by it.
+        # The zero point is data, so it is subtracted first: the pads then are 0.
         sums = conv(n, centred, n.cast(w, "int32"), window, groups=groups)
     else:
         q, scale = _symmetric(n, x, axes)

@@ -60,8 +60,7 @@ def from_tflite(
     shapes gives other shapes of inputs than the file has. The format names no dimensions, so dims
     must be empty. converters adds to the table or overrides it: the key is the operator's name, or
     "CUSTOM name", the value a function of a TfliteNode. A variable of the model is a state: an
-    input, its value before the run, and an output, that after it. Raises ImporterError and
-    ShapeError.
+    input (its value before the run) and an output (after it). Raises ImporterError and ShapeError.
     """
     where = "the model" if isinstance(model, bytes) else str(model)
     data = model if isinstance(model, bytes) else read_tflite(model)
@@ -140,14 +139,12 @@ class _Importer:
         return with_states(function, {name: states[name] for name in states if name in read})
 
     def output(self, place: int) -> Value:
-        value = self.value(place)
+        value, tensor = self.value(place), self.graph.tensors[place]
         if value is None:
-            name = self.graph.tensors[place].name
-            raise ImporterError(f"nothing computes the output '{name}'", where=self.where)
-        if self.graph.tensors[place].kind == "COMPLEX64":
-            name = self.graph.tensors[place].name
+            raise ImporterError(f"nothing computes the output '{tensor.name}'", where=self.where)
+        if tensor.kind == "COMPLEX64":
             raise ImporterError(
-                f"the output '{name}' is of complex numbers, which is not supported",
+                f"the output '{tensor.name}' is of complex numbers, which is not supported",
                 where=self.where,
                 mend="a model that gives its real and its imaginary part",
             )
@@ -201,7 +198,7 @@ class _Importer:
             self.values[output] = value
 
     def variable(self, operator: Operator, made: Sequence[Tensor]) -> None:
-        """A variable is a value of its name: that of a parameter until it is assigned."""
+        """Tracks the value of each variable: a parameter until it is assigned."""
         match operator.name:
             case "VAR_HANDLE":
                 found = None if operator.options is None else operator.options.SharedName()
@@ -240,7 +237,7 @@ class _Importer:
 def _of_shapes(
     given: Mapping[str, Sequence[int]], own: Mapping[str, tuple[int, ...]]
 ) -> Iterator[None]:
-    """Makes the error of an operator one of the input whose shape is not the file's own."""
+    """Turns an operator's error into one about the input whose shape the user changed."""
     try:
         yield
     except ImporterError as error:
@@ -253,13 +250,14 @@ def _of_shapes(
 
 
 def _name(number: int, operator: Operator, made: Sequence[Tensor]) -> str:
-    """The first output's name. Converters join the names of all that an operator is made of."""
+    """The first output's name, up to the first ";": TensorFlow's converter joins the names of all
+    operators that it fused."""
     name = made[0].name.partition(";")[0] if made else ""
     return name or f"{operator.name}_{number}"
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """The names; of equal ones, later ones get a number."""
+    """The names; repeated ones get a number."""
     seen: dict[str, int] = {}
     result = []
     for name in names:

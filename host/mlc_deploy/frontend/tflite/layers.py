@@ -1,7 +1,7 @@
 """Converters of layers: convolutions, matrix products, pooling, in floats and in integers.
 
-What is quantized is handed on to what computes integers: sums here, their epilogue in quantized.py.
-A layer of floats with weights of int8 quantizes its data itself (hybrid.py).
+Quantized layers compute integer sums here; their epilogue is in quantized.py. Float layers with
+int8 weights quantize their data themselves (hybrid.py).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _convolution(n: TfliteNode, x: Value, w: Value, groups: int) -> Value:
 
 
 def plain_weights(n: TfliteNode, w: Value) -> tuple[Value, Value | None]:
-    """Weights as int8, and their zero point, None for 0. int8 weights have none."""
+    """Weights as int8, and their zero point (None for 0). int8 weights have no zero point."""
     zero = weights_quantization(n).zeros
     if w.type.dtype == "int8":
         if zero.any():
@@ -127,7 +127,7 @@ def weights_quantization(n: TfliteNode) -> Quantization:
 
 
 def _epilogue(n: TfliteNode, sums: Value, axis: int) -> Value:
-    """Bias, scale, zero point and activation of int32 sums, whose outputs an axis counts."""
+    """Adds bias, scale, zero point and activation to int32 sums; `axis` is that of the outputs."""
     if n.dtype(0) not in EIGHT_BITS:
         raise ValueError(f"data of {n.dtype(0)} are not supported, quantized")
     own = [-1 if d == axis else 1 for d in range(len(shape_of(sums)))][axis:]
@@ -145,8 +145,8 @@ def _epilogue(n: TfliteNode, sums: Value, axis: int) -> Value:
 
 
 def layer_scales(n: TfliteNode) -> Any:
-    """What real factors the sums of a layer are multiplied by. In convolutions of uint8, LiteRT
-    multiplies the two scales as float32."""
+    """The real factors of a layer's sums. In convolutions of uint8, LiteRT multiplies the two
+    scales as float32."""
     x, y = n.affine(0).scale, np.float64(n.affine_out().scale)
     w = weights_quantization(n).scales
     if n.dtype(0) == "uint8" and n.op != "FULLY_CONNECTED":
@@ -191,7 +191,7 @@ def _transposed(
     same: bool,
     bias: Value | None,
 ) -> Value:
-    """What a convolution with these weights would turn into x, of these spatial extents."""
+    """The transposed convolution of x with these weights, with output of these spatial extents."""
     x, w = channels_first(n, x), n.emit("transpose", w, axes=(3, 0, 1, 2))
     kernel, own = shape_of(w)[2:], shape_of(x)[2:]
     if min(strides) < 1 or min(extents) < 1 or max(strides) > 1 << 16:
@@ -208,7 +208,7 @@ def _transposed(
 
 
 def _fully_connected(n: TfliteNode) -> Any:
-    """Weights [outputs, inputs]. Data of any rank are rows of so many inputs."""
+    """Weights [outputs, inputs]. Data of any rank are reshaped to rows of `inputs` numbers."""
     x, w = n.input(0), n.input(1)
     if n.option("WeightsFormat", 0) != 0:
         raise ValueError("shuffled weights are not supported")
@@ -295,7 +295,7 @@ def _average(n: TfliteNode, x: Value, window: Window) -> Value:
 
 
 def _inside(window: Window, extents: Sequence[int], made: Sequence[int]) -> Array:
-    """How many elements of the data, of these extents, stand in each window: [1, 1, *made]."""
+    """How many elements of data of these extents are in each window: [1, 1, *made]."""
     along: list[Array] = []
     for axis, (extent, count) in enumerate(zip(extents, made, strict=True)):
         first = np.arange(count) * window.strides[axis] - window.pads[axis]

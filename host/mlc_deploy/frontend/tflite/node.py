@@ -70,7 +70,7 @@ class TfliteNode(NumberedNode):
         return self.inputs[number] if number < len(self.inputs) else None
 
     def known(self, number: int, what: str) -> Array:
-        """The value of an input that shapes depend on. Raises ImporterError unless it is
+        """The value of an input that shapes depend on. Raises ImporterError if it is not
         constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
@@ -81,7 +81,7 @@ class TfliteNode(NumberedNode):
         return value.value
 
     def ints(self, number: int, what: str) -> list[int]:
-        """As `known`, as whole numbers."""
+        """As `known`, as a list of integers."""
         return [int(v) for v in self.known(number, what).reshape(-1)]
 
     def axes(self, number: int, what: str = "axis") -> list[int]:
@@ -93,7 +93,7 @@ class TfliteNode(NumberedNode):
         return sorted({axis % rank for axis in axes})
 
     def is_complex(self) -> bool:
-        """Whether its first input holds complex numbers: the last dimension is of their parts."""
+        """Whether the first input is complex; its last dimension is for the parts."""
         return bool(self.given) and _is_complex(self.given[0])
 
     def has_complex(self) -> bool:
@@ -102,11 +102,11 @@ class TfliteNode(NumberedNode):
     # -------------------------------------------------------------------------- quantization
 
     def is_quantized(self) -> bool:
-        """Whether its first output is of quantized 8-bit numbers."""
+        """Whether the first output is quantized to 8 bits."""
         return self.made[0].quantization is not None and self.made[0].kind in ("INT8", "UINT8")
 
     def affine(self, number: int = 0) -> Affine:
-        """How an input is quantized. Raises ValueError unless it is, per tensor."""
+        """How an input is quantized. Raises ValueError unless it is quantized per tensor."""
         return _affine(self.given[number], f"input {number}")
 
     def affine_out(self, number: int = 0) -> Affine:
@@ -125,7 +125,7 @@ class TfliteNode(NumberedNode):
         return value.decode() if isinstance(value, bytes) else value
 
     def option_ints(self, name: str) -> list[int]:
-        """An option that is a list of numbers; an empty one if it is left out."""
+        """An option that is a list of numbers; empty if it is left out."""
         if self._options is None or getattr(self._options, f"{name}Length")() > 64:
             return []
         found = getattr(self._options, f"{name}AsNumpy")()

@@ -1,7 +1,7 @@
 """Operators on quantized 8-bit tensors, as LiteRT's reference kernels compute them.
 
-A function of one tensor is a table of its 256 values. Others are made of whole numbers: tensors
-less their zero points, brought to one scale in fixed point (`rescale`).
+A function of one tensor is a table of 256 values. Others compute with integers: tensors minus their
+zero points, brought to one scale in fixed point (`rescale`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .node import EIGHT_BITS, Affine, Converter, TfliteNode
 BOUNDS: dict[int, tuple[float | None, float | None]] = {
     0: (None, None), 1: (0, None), 2: (-1, 1), 3: (0, 6),
 }  # fmt: skip
-RAISED = 20  # bits by which sums are more exact than their terms
+RAISED = 20  # additional bits of precision of sums
 
 
 # --------------------------------------------------------------------------- scales and bounds
 
 
 def activation_range(n: TfliteNode) -> tuple[int, int]:
-    """The stored numbers that the fused activation leaves."""
+    """The range of stored numbers after the fused activation."""
     kind = n.option("FusedActivationFunction", 0)
     if kind not in BOUNDS:
         raise ValueError(f"the fused activation {kind} is not supported, quantized")
@@ -46,7 +46,7 @@ def activation_range(n: TfliteNode) -> tuple[int, int]:
 
 
 def bounded(out: Affine, low: float | None, high: float | None) -> tuple[int, int]:
-    """The stored numbers between two real ones."""
+    """The stored numbers of two real bounds."""
     least, most = out.limits
 
     def stored(real: float) -> int:
@@ -66,13 +66,14 @@ def rescaled(n: Node, x: Value, real: Any, zero: int = 0, dtype: str = SUMS) -> 
 
 
 def requantized(n: TfliteNode, sums: Value, real: Any) -> Value:
-    """The operator's first output of int32 sums: scaled, moved and bounded."""
+    """The operator's first output from int32 sums: scaled, shifted by the zero point, bounded."""
     out = n.affine_out()
     return active(n, rescaled(n, sums, real, out.zero, out.dtype))
 
 
 def requantized_once(n: TfliteNode, sums: Value, real: Any) -> Value:
-    """As requantized, where LiteRT multiplies by a float64 and rounds halves away from 0."""
+    """As requantized, for operators where LiteRT multiplies by a float64 and rounds halves away
+    from 0."""
     exact = n.emit("multiply", n.cast(sums, "float64"), n.constant(real, "float64"))
     out = n.affine_out()
     return active(n, n.cast(stored_numbers(n, exact, out), out.dtype))
@@ -103,7 +104,7 @@ def tabled(n: Node, x: Value, function: Callable[[Array], Array], dtype: str) ->
 
 
 def of_reals(function: Callable[[Array], Array]) -> Converter:
-    """A function of real numbers, by the table that LiteRT fills in float32."""
+    """A converter of a function of real numbers, by a table that LiteRT computes in float32."""
 
     def convert(n: TfliteNode) -> Any:
         x, out = n.affine(0), n.affine_out()
@@ -111,7 +112,7 @@ def of_reals(function: Callable[[Array], Array]) -> Converter:
         def stored(q: Array) -> Array:
             real = x.scale * (q - x.zero).astype(np.float32)
             with np.errstate(all="ignore"):
-                # float32's functions of the C library are rounded correctly, nearly always
+                # as the C library's float32 functions: nearly always correctly rounded
                 y = function(real.astype(np.float64)).astype(np.float32)
             y = np.nan_to_num(y * (np.float32(1) / out.scale))
             rounded = [round_away(v) for v in np.clip(y, -(2.0**20), 2.0**20).tolist()]
@@ -181,7 +182,7 @@ def _sixteen_bits(real: float) -> tuple[int, int]:
 
 
 def quantized(n: TfliteNode) -> Any:
-    """QUANTIZE: of real numbers, or from one scale to another."""
+    """QUANTIZE: real numbers, or numbers of another scale."""
     x, out = n.input(0), n.affine_out()
     if out.dtype not in EIGHT_BITS:
         raise ValueError(f"{out.dtype} is not supported, quantized")
@@ -207,9 +208,9 @@ def rounded_away(n: Node, x: Value) -> Value:
 
 
 def stored_numbers(n: Node, x: Value, out: Affine) -> Value:
-    """Real numbers in units of the scale, as int32 that are within the dtype."""
+    """Real numbers in units of the scale, as int32 within the range of the dtype."""
     low, high = out.limits
-    near = n.emit("clip", x, min=-1024.0, max=1024.0)  # further away all are saturated
+    near = n.emit("clip", x, min=-1024.0, max=1024.0)  # beyond this, all are saturated
     stored = n.emit("add", rounded_away(n, near), n.constant(out.zero, SUMS))
     return n.emit("clip", stored, min=low, max=high)
 
@@ -243,7 +244,7 @@ def dequantized_input(n: TfliteNode, number: int) -> Value:
 
 
 def _sum(n: TfliteNode) -> Any:
-    """ADD and SUB: both terms at a common scale, twice the larger one, and 20 bits more."""
+    """ADD and SUB: both terms in a common scale, twice the larger one, with RAISED further bits."""
     a, b, out = n.affine(0), n.affine(1), n.affine_out()
     twice = 2 * max(float(a.scale), float(b.scale))
 
@@ -290,7 +291,7 @@ def _prelu(n: TfliteNode) -> Any:
 
 
 def concatenated(n: TfliteNode, axis: int) -> Value:
-    """Parts of other scales than the result's are tables."""
+    """Concatenates; parts whose scale differs from the result's are converted by tables."""
     out = n.affine_out()
 
     def part(number: int) -> Value:
@@ -313,7 +314,7 @@ def concatenated(n: TfliteNode, axis: int) -> Value:
 
 
 def _softmax(n: TfliteNode) -> Any:
-    """By a table of e^(-scale * difference); the sum is float32's, from the first to the last."""
+    """Uses a table of e^(-scale * difference); sums in float32, from the first to the last."""
     x, own, out = n.input(0), n.affine(0), n.affine_out()
     shape = shape_of(x)
     if not shape or 0 in shape:
@@ -369,7 +370,7 @@ def _extremum_over(n: TfliteNode) -> Any:
 def resized_bilinear(
     n: TfliteNode, x: Value, sizes: Sequence[int], half: bool, corners: bool
 ) -> Value:
-    """int8, with weights of 10 bits; x is [batch, channels, height, width]."""
+    """Resizes int8 images [batch, channels, height, width] with weights of 10 bits."""
     total = n.cast(x, SUMS)
     for axis, size in zip((2, 3), sizes, strict=True):
         total = _between(n, total, axis, size, half, corners)

@@ -109,7 +109,7 @@ def _split_v(n: TfliteNode) -> Any:
 
 
 def filled_up_sum(sizes: Sequence[int], total: int) -> list[int]:
-    """Sizes that add up to the total, where -1 stands for what is left."""
+    """Sizes that add up to the total; -1 is the remainder."""
     left = total - sum(size for size in sizes if size != -1)
     return [left if size == -1 else size for size in sizes]
 
@@ -127,7 +127,8 @@ def _slice(n: TfliteNode) -> Any:
 
 
 def _strided_slice(n: TfliteNode) -> Any:
-    """Python's slices, axis by axis; masks say which are left out, new, or of one element."""
+    """Python's slices, axis by axis; masks mark bounds that are left out, added axes, and single
+    elements."""
     x, shape = _moved(n), n.shape()
     begins, ends, steps = (n.ints(k, w) for k, w in ((1, "begin"), (2, "end"), (3, "strides")))
     masks = {
