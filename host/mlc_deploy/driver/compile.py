@@ -79,7 +79,7 @@ class CompiledModel:
     kernels_tuned: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(compare=False, default=())
     precision: str = "float32"
-    level: str = BASE  # of its target's CPU levels, where there are several
+    level: str = BASE  # the CPU level, if the target has several
 
     @property
     def object_bytes(self) -> bytes:

@@ -34,7 +34,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a call reads and writes."""
+    """The regions that a call reads and writes."""
 
     layer: str
     reads: tuple[Region, ...]
