@@ -49,6 +49,24 @@ LAYERS = {
     "repeated by halves": (
         's = Constant <value = float[4] {1, 1, 2, 2}> () y = Resize <mode = "nearest"> (x, , s)'
     ),
+    "linear": (
+        's = Constant <value = float[4] {1, 1, 2, 2}> () y = Resize <mode = "linear"> (x, , s)'
+    ),
+    "linear, of half the size": (
+        's = Constant <value = float[4] {1, 1, 0.5, 0.5}> ()y = Resize <mode = "linear"> (x, , s)'
+    ),
+    "nearest, of half the size": (
+        's = Constant <value = float[4] {1, 1, 0.5, 0.5}> () y = Resize <mode = "nearest"> (x, , s)'
+    ),
+    "to a size": (
+        's = Constant <value = int64[4] {1, 3, 8, 10}> () y = Resize <mode = "linear",'
+        'coordinate_transformation_mode = "align_corners"> (x, , , s)'
+    ),
+    "to the size of another": (
+        "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) s = Shape(x)"
+        'y = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">'
+        "(p, , , s)"
+    ),
     "reflected": (
         "s = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()"
         'y = Pad <mode = "reflect"> (x, s)'
@@ -79,12 +97,13 @@ def test_any_width(name: str, board: str, request: pytest.FixtureRequest) -> Non
     module.close()
 
 
-def test_what_needs_to_know_a_width_is_refused() -> None:
-    layer = 's = Constant <value = float[4] {1, 1, 2, 2}> () y = Resize <mode = "linear"> (x, , s)'
+def test_cubic_weights_of_an_open_width_are_refused() -> None:
+    layer = 's = Constant <value = float[4] {1, 1, 2, 2}> () y = Resize <mode = "cubic"> (x, , s)'
     with pytest.raises(ImporterError) as caught:
         from_onnx(model(layer), dims={"w": "<=40"})
     assert str(caught.value) == (
-        "the node needs to know 'w', which only a run decides\n"
+        "an open dimension is resized in mode 'cubic', by 'half_pixel'\n"
         "  in:  the model, node 'Resize_1' (Resize)\n"
-        "  try: w=16: one of its sizes"
+        "  try: linear or nearest, without antialias, by half_pixel, pytorch_half_pixel, "
+        "asymmetric, align_corners"
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from mlc_targets.object_format import ALIGNMENT
 
-from ..arith import linear, simplify_expr
+from ..arith import expr_bounds, linear
 from ..errors import CodegenError
-from ..ir import MOST, Buffer, Dim, Expr, Var, const, dtype_of, substitute
-from ..ir.nodes import dim
+from ..ir import MOST, Buffer, Dim, Expr, Var, dtype_of
 from ..lower import WORKSPACE, Kernel
 
 
@@ -41,8 +40,8 @@ def most(kernel: Kernel, extent: Dim) -> Dim:
     bounds = kernel.body.attrs.get(MOST)
     if isinstance(extent, int) or not bounds:
         return extent
-    known = {v: const(bounds[v.name], v.dtype) for v in scalars_of(kernel)}
-    return dim(simplify_expr(substitute(extent, known), {}))
+    high = expr_bounds(extent, {v: (0, bounds[v.name]) for v in scalars_of(kernel)})[1]
+    return extent if high is None else max(int(high), 0)
 
 
 def bounds_of(kernel: Kernel) -> tuple[int, ...]:

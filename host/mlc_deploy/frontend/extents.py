@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arith import expr_bounds, simplify_expr
+from ..arith import Bounds, expr_bounds, simplify_expr
 from ..graph.dims import bound_dims, symbol
 from ..graph.extents import LARGEST
 from ..graph.nodes import Constant, Value
@@ -37,7 +37,7 @@ KEPT = ("most", "values", "places", "_dims", "_named")  # attributes of Extents 
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
 COUNTING: Mapping[str, str] = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "//", "maximum": "max",
-    "minimum": "min",
+    "minimum": "min", "mod": "%",
 }  # fmt: skip
 COMPARING: Mapping[str, str] = {
     "equal": "==", "less": "<", "greater": ">", "less_equal": "<=", "greater_equal": ">=",
@@ -140,14 +140,18 @@ class Extents:
         high = expr_bounds(extent, self._ranges(extent))[1]
         return LARGEST if high is None else int(high)
 
+    def _may_be_negative(self, extent: Expr) -> bool:
+        low = expr_bounds(extent, self._ranges(extent))[0]
+        return low is None or low < 0
+
+    def _ranges(self, extent: Expr) -> dict[Var, Bounds]:
+        return {v: (0, self.most[v.name]) for v in free_vars(extent)}
+
     def bounded(self, extent: Dim) -> Dim:
         """An extent simplified by the bounds of its variables."""
         if isinstance(extent, int):
             return extent
         return dim(simplify_expr(extent, self._ranges(extent)))
-
-    def _ranges(self, extent: Expr) -> dict[Var, tuple[int, int]]:
-        return {v: (0, self.most[v.name]) for v in free_vars(extent)}
 
     def own(self, n: Node, extent: Dim) -> Dim:
         """An extent that kernels can compute with. An expression beyond sums and products gets an
@@ -186,6 +190,11 @@ class Extents:
                 return n.constant(extent, "int64")
             case Var(name):
                 return self.values[name]
+            case Binary("%", a, b):
+                return n.emit("mod", self.value(n, dim(a)), self.value(n, dim(b)), truncated=False)
+            case Binary("//", a, b) if self._may_be_negative(a):  # "divide" rounds towards 0
+                whole = n.emit("subtract", self.value(n, dim(a)), self.value(n, binary("%", a, b)))
+                return n.emit("divide", whole, self.value(n, dim(b)))
             case Binary(op, a, b) if op in OF_BINARY:
                 return n.emit(OF_BINARY[op], self.value(n, dim(a)), self.value(n, dim(b)))
         raise ValueError(f"the extent '{extent}' cannot be computed")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from ..ir import Dim
 from ..ops.shape import normal_axis
 from .extents import product
 from .layers.shapes import (
@@ -25,7 +26,7 @@ from .layers.shapes import (
     with_axis,
     within,
 )
-from .node import limited, shape_of
+from .node import shape_of
 from .onnx_node import Converter, OnnxNode
 
 # What is left out of a suppression: the most of a class, and the thresholds of covering and scores.
@@ -124,17 +125,22 @@ def _hardmax(n: OnnxNode) -> Any:
 def _trilu(n: OnnxNode) -> Any:
     """The elements on one side of the k-th diagonal. k may be data."""
     x, (rows, columns) = n.input(0), n.shape()[-2:]
-    offset = n.constant(np.arange(columns) - np.arange(rows)[:, None], "int64")
     k = n.optional(1) or n.constant(0, "int64")
     k = reshape(n, n.cast(k, "int64"), ())
-    kept = n.emit("greater_equal" if n.attr("upper", 1) else "less_equal", offset, k)
+    side = "greater_equal" if n.attr("upper", 1) else "less_equal"
+    kept = n.emit(side, _diagonals(n, rows, columns), k)
     return n.emit("where", kept, x, n.constant(0, x.type.dtype))
 
 
+def _diagonals(n: OnnxNode, rows: Dim, columns: Dim) -> Value:
+    """Which diagonal each element of a matrix is on, int64: 0 is the main one."""
+    return n.emit("subtract", iota(n, columns, 2, 1), iota(n, rows, 2, 0))
+
+
 def _eye_like(n: OnnxNode) -> Any:
-    rows, columns = n.shape()
-    limited(rows * columns, "a matrix")
-    return n.constant(np.eye(rows, columns, n.attr("k", 0)), n.dtype_of("dtype", n.dtype()))
+    diagonals = _diagonals(n, *n.shape())
+    on_it = n.emit("equal", diagonals, n.constant(n.attr("k", 0), "int64"))
+    return n.cast(on_it, n.dtype_of("dtype", n.dtype()))
 
 
 def _one_hot(n: OnnxNode) -> Any:

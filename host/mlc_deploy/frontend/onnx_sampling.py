@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import Expr, dtype_of, value_range
+from ..ir import Dim, Expr, dtype_of, value_range
+from ..ops.elementwise import same_extent
 from ..ops.shape import normal_axis
 from .extents import simplified
 from .layers.products import scaled
@@ -26,6 +27,7 @@ from .layers.resize import (
 )
 from .layers.shapes import (
     expand,
+    iota,
     reshape,
     rows,
     select,
@@ -39,15 +41,24 @@ from .node import limited, shape_of
 from .onnx_layers import window_of
 from .onnx_node import Converter, OnnxNode
 
+SLACK = 1e-5  # of a scale of 32 bits that stands for 1 by a whole number
+OPEN_TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 
-def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
-    """The output extents of the axes, and their scales."""
+
+def is_open(*extents: Dim) -> bool:
+    """Whether only a run decides one of them."""
+    return any(isinstance(e, Expr) for e in extents)
+
+
+def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """The output extents of the axes, and their scales: None where a run decides them."""
     old = [n.shape()[axis] for axis in axes]
     if n.op == "Upsample" or n.opset < 11:
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
     elif n.optional(3) is not None and shape_of(n.input(3)) != (0,):
-        sizes = [int(v) for v in n.known(3, "sizes")]
-        scales = [new / own for new, own in zip(sizes, old, strict=True)]
+        sizes = n.dims(3, "sizes")
+        pairs = zip(sizes, old, strict=True)
+        scales = [None if is_open(*pair) else pair[0] / pair[1] for pair in pairs]
         policy = n.attr("keep_aspect_ratio_policy", "stretch")
         if policy == "stretch":
             return sizes, scales
@@ -55,16 +66,30 @@ def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
         return [int(scale * own + 0.5) for own in old], [scale] * len(old)
     else:
         scales = [float(v) for v in n.known(2, "scales")]
-    sizes = [int(np.float32(own) * np.float32(s)) for own, s in zip(old, scales, strict=True)]
-    return sizes, scales
+    return [_times(n, own, s) for own, s in zip(old, scales, strict=True)], scales
+
+
+def _times(n: OnnxNode, extent: Dim, scale: float) -> Dim:
+    """An extent times a scale, rounded down."""
+    if not isinstance(extent, Expr):
+        return int(np.float32(extent) * np.float32(scale))
+    if scale == round(scale):
+        return simplified(extent * round(scale))
+    if abs(1 / scale - round(1 / scale)) < SLACK:
+        return simplified(extent // round(1 / scale))
+    what = f"an open dimension is resized by {scale:g}"
+    raise n.refuse(what, "a whole scale, 1 by a whole number, or sizes")
 
 
 def _resize(n: OnnxNode) -> Any:
-    """Resizes one axis after the other, by constant indices or constant weights."""
+    """Resizes one axis after the other, by indices or weights: constant ones, but of what a run
+    decides."""
     x, rank, plain = n.input(0), len(n.shape()), n.op == "Upsample" or n.opset < 11
     mode = n.attr("mode", "nearest")
-    if mode == "nearest" and any(isinstance(e, Expr) for e in n.shape()):
-        return _repeated(n, x)
+    if mode == "nearest" and is_open(*n.shape()):
+        repeated = _repeated(n, x)
+        if repeated is not None:
+            return repeated
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
     sizes, scales = _sizes(n, axes)
     transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
@@ -78,14 +103,17 @@ def _resize(n: OnnxNode) -> Any:
     real = x if mode == "nearest" or n.dtype().startswith("float") else n.cast(x, "float32")
     for axis, size, scale, begin, end in steps:
         extent = n.shape()[axis]
+        if is_open(extent, size):
+            if not same_extent(extent, size):
+                real = _resized_to(n, real, axis, size, scale)
+            continue
         places = source_coordinates(transform, extent, size, scale, (begin, end))
         if transform == "tf_crop_and_resize":
             shown[axis] = (places >= 0) & (places <= extent - 1)
         if size == extent and np.array_equal(places, np.arange(size)):
             continue
         if mode == "nearest":
-            default = "floor" if plain else "round_prefer_floor"
-            real = nearest(n, real, axis, places, n.attr("nearest_mode", default))
+            real = nearest(n, real, axis, places, _rounding(n))
             continue
         cubic = n.attr("cubic_coeff_a", -0.75) if mode == "cubic" else None
         shrink = min(scale, 1.0) if n.attr("antialias", 0) else 1.0
@@ -99,24 +127,79 @@ def _resize(n: OnnxNode) -> Any:
     return _whole(n, real, n.dtype())
 
 
-def _repeated(n: OnnxNode, x: Value) -> Value:
-    """Each element as often as a scale says, of extents that a run decides."""
+def _rounding(n: OnnxNode) -> str:
+    plain = n.op == "Upsample" or n.opset < 11
+    return str(n.attr("nearest_mode", "floor" if plain else "round_prefer_floor"))
+
+
+def _resized_to(n: OnnxNode, x: Value, axis: int, size: Dim, scale: float | None) -> Value:
+    """x with another extent along an axis, one of which a run decides; at computed places."""
+    extent, size = shape_of(x)[axis], n.extents.own(n, size)
+    mode = n.attr("mode", "nearest")
+    transform = n.attr(
+        "coordinate_transformation_mode",
+        "asymmetric" if n.op == "Upsample" or n.opset < 11 else "half_pixel",
+    )
+    if mode == "cubic" or n.attr("antialias", 0) or transform not in OPEN_TRANSFORMS:
+        raise n.refuse(
+            f"an open dimension is resized in mode '{mode}', by '{transform}'",
+            f"linear or nearest, without antialias, by {', '.join(OPEN_TRANSFORMS)}",
+        )
+
+    def real(e: Dim) -> Value:
+        return n.cast(n.extents.value(n, e), "float32")
+
+    one, half = n.constant(1, "float32"), n.constant(0.5, "float32")
+    places = n.cast(iota(n, size, 1, 0), "float32")
+    if scale is None:
+        ratio: Value = n.emit("divide", real(size), real(extent))
+    else:
+        ratio = n.constant(scale, "float32")
+    if transform == "align_corners":
+        last = n.emit("maximum", n.emit("subtract", real(size), one), one)
+        places = n.emit("multiply", places, n.emit("subtract", real(extent), one))
+        places = n.emit("divide", places, last)
+    elif transform == "asymmetric":
+        places = n.emit("divide", places, ratio)
+    else:
+        places = n.emit("divide", n.emit("add", places, half), ratio)
+        places = n.emit("subtract", places, half)
+    if transform == "pytorch_half_pixel":
+        several = n.emit("greater", real(size), one)
+        places = n.emit("where", several, places, n.constant(0, "float32"))
+    if mode == "linear":
+        return at_places(n, x, axis, places, linear=True)
+    return n.emit("gather", x, n.cast(_whole_places(n, places), "int64"), axis=axis)
+
+
+def _whole_places(n: OnnxNode, places: Value) -> Value:
+    """The places of the nearest elements, none of them below 0."""
+    half = n.constant(0.5, "float32")
+    match _rounding(n):
+        case "round_prefer_floor":
+            whole = n.emit("ceil", n.emit("subtract", places, half))
+        case "round_prefer_ceil":
+            whole = n.emit("floor", n.emit("add", places, half))
+        case rounding:
+            whole = n.emit(rounding, places)
+    return n.emit("maximum", whole, n.constant(0, "float32"))
+
+
+def _repeated(n: OnnxNode, x: Value) -> Value | None:
+    """Each element as often as a scale says, of extents that a run decides; None where that is not
+    what resizing does."""
     plain = n.op == "Upsample" or n.opset < 11
     at = 1 if n.op == "Upsample" or n.opset < 11 else 2
     scales: list[float] = n.attr("scales", [])
-    if not scales and n.optional(at) is not None:
+    if not scales and isinstance(n.optional(at), Constant):
         scales = n.known(at, "scales").tolist()
     rank = len(shape_of(x))
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
     transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
-    rounding = n.attr("nearest_mode", "floor" if plain else "round_prefer_floor")
     fits = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
     whole = len(scales) == len(axes) and all(s == round(s) >= 1 for s in scales)
-    if not whole or rounding not in fits.get(transform, ()):
-        raise n.refuse(
-            "an image of open size is resized by other than repeating its elements",
-            "whole scales, with asymmetric and floor or half_pixel and round_prefer_floor",
-        )
+    if not whole or _rounding(n) not in fits.get(transform, ()):
+        return None
     for axis, scale in zip(axes, map(round, scales), strict=True):
         shape: list[Any] = list(shape_of(x))
         if scale > 1:

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..arith import expr_bounds
 from ..errors import GraphError
 from ..ir import Dim, Expr, free_vars
 from ..ir import Var as Symbol
 from ..ops import TensorType
-from .dims import bound, bound_dims, symbol, symbols
+from .dims import bound_dims, symbols
 from .nodes import (
     Binding,
     Call,
@@ -89,7 +90,19 @@ def _exprs(value: Any) -> Iterator[Expr]:
 
 def largest(t: TensorType, most: Mapping[str, int]) -> TensorType:
     """The type of the largest tensors, where a run decides about extents."""
-    return bound(t, {symbol(name): number for name, number in most.items()})
+    return TensorType(tuple(largest_extent(n, most) for n in t.shape), t.dtype)
+
+
+def largest_extent(extent: Dim, most: Mapping[str, int]) -> Dim:
+    """The most that an extent can be: of 64 - n it is 64. It stays an expression of extents whose
+    bounds are not known."""
+    if not isinstance(extent, Expr):
+        return extent
+    known = {v: (0, most[v.name]) for v in free_vars(extent) if v.name in most}
+    high = expr_bounds(extent, known)[1]
+    if high is None:
+        return bound_dims([extent], {v: number for v, (_, number) in known.items()})[0]
+    return max(int(high), 0)
 
 
 def opened(function: Function, dims: Mapping[str, str]) -> Function:

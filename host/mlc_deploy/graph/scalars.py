@@ -10,8 +10,8 @@ from ..ir import Var as Symbol
 from ..ir.names import Names
 from .bind import rebuilt
 from .control import element
-from .dims import bound, bound_dims, symbol, symbols
-from .extents import EXTENT, defined_by, dims_in, dims_of
+from .dims import symbol, symbols
+from .extents import EXTENT, defined_by, dims_in, dims_of, largest, largest_extent
 from .nodes import (
     Binding,
     CallBranch,
@@ -98,16 +98,15 @@ def _hold_elements(binding: Binding, loop: CallLoop) -> None:
 def at_most(function: Function) -> Function:
     """The function with each value as large as it can be, for planning its memory. What is within a
     kernel stays as it is."""
-    known = {symbol(name): most for name, most in function.extents}
-    return _sized(function, known) if known else function
+    return _sized(function, dict(function.extents)) if function.extents else function
 
 
-def _sized(function: Function, known: Mapping[Symbol, int]) -> Function:
+def _sized(function: Function, most: Mapping[str, int]) -> Function:
     made: dict[Value, Value] = {}
 
     def sized(var: Var) -> Var:
-        t = bound(var.type, known)
-        kept = var if t is var.type else Var(var.name, t)
+        t = largest(var.type, most)
+        kept = var if t == var.type else Var(var.name, t)
         made[var] = kept
         return kept
 
@@ -116,8 +115,8 @@ def _sized(function: Function, known: Mapping[Symbol, int]) -> Function:
     for binding in function.bindings:
         call = replace(binding.call, args=tuple(made.get(a, a) for a in binding.call.args))
         if isinstance(call, CallLoop):
-            call = replace(call, turns=bound_dims([call.turns], known)[0])
+            call = replace(call, turns=largest_extent(call.turns, most))
         bindings.append(Binding(tuple(map(sized, binding.outputs)), call, binding.source))
     outputs = tuple(made.get(v, v) for v in function.outputs)
     whole = replace(function, params=params, bindings=tuple(bindings), outputs=outputs)
-    return in_bodies(whole, lambda body: _sized(body, known))
+    return in_bodies(whole, lambda body: _sized(body, most))

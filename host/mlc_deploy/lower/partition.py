@@ -262,6 +262,8 @@ def _symbolic_turns(
     reached = relax(to_expr(form.without(loop.var), dtype), 1, inner, ranges)
     if reached is None or uses(reached[0], loop.var):
         return None
+    if any(isinstance(n, Load) for n in walk(reached[0])):  # turns may store what others load
+        return None
     low, high = reached[0], reached[0] + (reached[1] - 1)
     surely, never = ((const(step - 1, dtype) - least) // step for least in (high, low))
     return _Turns(simplify_expr(surely, ranges), simplify_expr(never, ranges), frozenset((guard,)))

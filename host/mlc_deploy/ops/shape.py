@@ -255,8 +255,9 @@ def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
                 return te.minimum(te.maximum(k, 0), extent - 1)
             case "wrap":
                 return k % extent
-        turn = k % (2 * (extent - 1))
-        return te.minimum(turn, 2 * (extent - 1) - turn)
+        period = 2 * (extent - 1)
+        turn = k % (te.maximum(period, 1) if isinstance(period, Expr) else period)
+        return te.minimum(turn, period - turn)
 
     def element(*i: Expr) -> Expr:
         return x[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ...graph.extents import LARGEST
 from ...graph.nodes import Value
 from ...ir import Dim, Expr
+from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..extents import larger, product, rest, simplified, smaller
 from ..node import Node, limited, shape_of
@@ -60,7 +62,7 @@ def transposed(n: Node, x: Value) -> Value:
 # ----------------------------------------------------------------------------------------- parts
 
 
-def part(n: Node, x: Value, along: Mapping[int, tuple[int, int, int]]) -> Value:
+def part(n: Node, x: Value, along: Mapping[int, tuple[Dim, int, Dim]]) -> Value:
     """x cut along some axes: begin, step, extent."""
     every = [along.get(axis, (0, 1, extent)) for axis, extent in enumerate(shape_of(x))]
     if all(taken == (0, 1, e) for taken, e in zip(every, shape_of(x), strict=True)):
@@ -69,7 +71,7 @@ def part(n: Node, x: Value, along: Mapping[int, tuple[int, int, int]]) -> Value:
     return n.emit("slice", x, begin=begin, step=step, shape=shape)
 
 
-def rows(n: Node, x: Value, begin: int, count: int, axis: int = 0) -> Value:
+def rows(n: Node, x: Value, begin: Dim, count: Dim, axis: int = 0) -> Value:
     """`count` elements from `begin` on, along an axis."""
     return part(n, x, {axis: (begin, 1, count)})
 
@@ -88,7 +90,9 @@ def taken(
         first, last = (least, most) if step > 0 else (most, least)
         begin = _place(extent, start, first, least, most)
         stop = _place(extent, end, last, least, most)
-        length = stop - begin if step > 0 else begin - stop
+        # What begins behind the end has no element, as what begins at the end has none.
+        behind = _place(extent, start, first, least, LARGEST) if step > 0 else begin
+        length = stop - behind if step > 0 else begin - stop
         count = length if abs(step) == 1 else (length + abs(step) - 1) // abs(step)
         return (begin, step, n.extents.own(n, larger(simplified(count), 0)))
     places = range(extent)[start:end:step]
@@ -129,12 +133,14 @@ def nonzero(n: Node, x: Value) -> Value:
 
 def split(n: Node, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     """Parts of these sizes, in order. Raises ValueError unless they add up to the axis."""
-    if sum(sizes) != shape_of(x)[axis] or any(size < 0 for size in sizes):
+    begins = [simplified(b) for b in accumulate(sizes, initial=0)]
+    whole = same_extent(begins[-1], shape_of(x)[axis])
+    if not whole or any(isinstance(size, int) and size < 0 for size in sizes):
         raise ValueError(
             f"the sizes {list(sizes)} do not add up to dimension {axis} of {list(shape_of(x))}"
         )
-    begins = np.cumsum([0, *sizes]).tolist()
-    return [rows(n, x, b, int(size), axis) for b, size in zip(begins, sizes, strict=False)]
+    own = [n.extents.own(n, size) for size in sizes]
+    return [rows(n, x, b, size, axis) for b, size in zip(begins, own, strict=False)]
 
 
 MOST_LENGTHS = 16  # of parts that one kernel joins

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.nodes import Value
+from ...ir import Expr
+from ..extents import larger
 from ..node import Node, said_as, shape_of
 from .shapes import reshape, vector_along, with_axis, without
 
@@ -55,13 +57,13 @@ def same_pads(
     strides: Sequence[int],
     dilations: Sequence[int],
     more_in_front: bool = False,
-) -> list[int]:
+) -> list[Any]:
     """The pads for ceil(extent / stride) outputs. The larger half of an odd number is at the end,
     or with more_in_front at the beginning."""
-    before, after = [], []
+    before, after = list[Any](), list[Any]()
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         reach = d * (k - 1)
-        total = reach if s == 1 else max((-(-extent // s) - 1) * s + reach + 1 - extent, 0)
+        total = reach if s == 1 else larger((-(-extent // s) - 1) * s + reach + 1 - extent, 0)
         before.append((total + more_in_front) // 2)
         after.append(total - before[-1])
     return before + after
@@ -89,8 +91,20 @@ def conv(
         x, w = (with_axis(n, v, 2) for v in (x, w))
         y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
         return said_as(n, y, [n.extents.own(n, extent) for extent in shape_of(y)])
+    if any(isinstance(p, Expr) for p in window.pads):
+        x, window = _padded(n, x, window, attrs.get("pad_value", 0))
     op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # conv2d has schedules of its own
     return _biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
+
+
+def _padded(n: Node, x: Value, window: Window, value: float) -> tuple[Value, Window]:
+    """x with the border that a window asks for, and the window without it."""
+    half = len(window.pads) // 2
+    own = [n.extents.own(n, p) for p in window.pads]
+    pads = [0, 0, *own[:half], 0, 0, *own[half:]]
+    padded = n.emit("pad", x, pads=pads, mode="constant", value=value)
+    shape = [n.extents.own(n, extent) for extent in shape_of(padded)]
+    return said_as(n, padded, shape), replace(window, pads=[0] * len(window.pads))
 
 
 def _biased(n: Node, y: Value, bias: Value | None) -> Value:
