@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..ops import has
 from ..ops.shape import VIEWS
 from .nodes import Call, CallBranch, CallLoop, Function, Value, Var
+
+ALONG_AXIS = frozenset({"gather", "gather_elements", "scatter_elements"})
+TUPLES = frozenset({"gather_nd", "scatter_nd"})
 
 
 def index_extents(function: Function) -> Mapping[str, int]:
@@ -16,14 +20,16 @@ def index_extents(function: Function) -> Mapping[str, int]:
 
 def index_extent(function: Function, param: Var) -> int | None:
     """How many entries the parameter may index, where it is an index; None where it is none."""
-    keeping = {*VIEWS, "cast", "copy"}  # what gives indices when it gets them
     carried: set[object] = {param}
     extents: list[int] = []
     for binding in function.bindings:
         match binding.call:
-            case Call("gather", (data, indices), attrs) if indices in carried:
+            case Call(op, (data, indices, *_), attrs) if op in ALONG_AXIS and indices in carried:
                 extents.append(data.type.sizes[attrs["axis"]])
-            case Call(op, (source, *_)) if op in keeping and source in carried:
+            case Call(op, (data, indices, *_), attrs) if op in TUPLES and indices in carried:
+                front = attrs.get("batch_dims", 0)
+                extents += data.type.sizes[front : front + indices.type.sizes[-1]]
+            case Call() as call if not carried.isdisjoint(_kept(call)):
                 carried.update(binding.outputs)
             case CallLoop(body, args):
                 extents += _within(body.params[1:], body, args, carried)
@@ -31,6 +37,20 @@ def index_extent(function: Function, param: Var) -> int | None:
                 for body in (then, otherwise):
                     extents += _within(body.params, body, args[1:], carried)
     return min(extents, default=None)
+
+
+def _kept(call: Call) -> Sequence[Value]:
+    """The arguments whose elements the call's result has: indices stay indices."""
+    match call.op:
+        case "cast" | "copy" | "gather":
+            return call.args[:1]
+        case "where":
+            return call.args[1:]
+        case op if op in VIEWS:
+            return call.args[:1]
+        case op if has(op, "selects"):
+            return call.args
+    return ()
 
 
 def _within(
