@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import mlc_deploy as mlc
 from mlc_deploy.driver.inputs import draw
 from mlc_deploy.graph import BlockBuilder, const
 from mlc_deploy.graph.indices import index_extent, index_extents
@@ -65,3 +66,14 @@ def test_indices_reach_rows_elements_and_tuples() -> None:
     at = builder.emit("broadcast_to", builder.emit("reshape", wrapped, shape=(9, 1)), shape=(9, 4))
     added = builder.emit("scatter_elements", nodes, at, rows, axis=0, reduction="add")
     assert index_extents(builder.finish([added], ["y"])) == {"edges": 7}
+
+
+def test_indices_of_an_open_extent_are_below_the_most_that_it_is() -> None:
+    builder = BlockBuilder("main")
+    rows, places = (
+        builder.param("rows", ("n", 4), "float32"),
+        builder.param("places", (3,), "int64"),
+    )
+    picked = builder.emit("gather", rows, places, axis=0)
+    model = mlc.compile(builder.finish([picked], ["y"]), "host", dims={"n": "<=6"})
+    assert model.index_extents == {"places": 6}
