@@ -37,6 +37,7 @@ class Model:
         zero: Any = 0,
         data: Array | None = None,
         axis: int = 0,
+        signature: Sequence[int] = (),
     ) -> int:
         scales = None if scale is None else np.atleast_1d(np.asarray(scale, np.float32))
         zeros = None
@@ -44,7 +45,7 @@ class Model:
             zeros = np.broadcast_to(np.asarray(zero, np.int64), scales.shape).copy()
         self.tensors.append(
             {"name": f"t{len(self.tensors)}", "shape": list(shape), "dtype": dtype, "data": data,
-             "scales": scales, "zeros": zeros, "axis": axis}
+             "scales": scales, "zeros": zeros, "axis": axis, "signature": list(signature)}
         )  # fmt: skip
         return len(self.tensors) - 1
 
@@ -183,6 +184,7 @@ class _Writer:
             Buffer=buffer,
             Name=self.text(tensor["name"]),
             Quantization=quantization,
+            ShapeSignature=self.numbers(tensor["signature"], "int32"),
         )
 
     def operator(self, op: Mapping[str, Any], code: int) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import mlc_deploy as mlc
 from mlc_deploy.driver.inputs import draw
-from mlc_deploy.graph import BlockBuilder
+from mlc_deploy.graph import BlockBuilder, const
 from mlc_deploy.graph.indices import index_extent, index_extents
 
 
@@ -47,3 +48,32 @@ def test_indices_are_in_range() -> None:
     assert index_extent(function, function.params[1]) == 5
     assert index_extents(function) == {"tokens": 5}
     assert set(draw("tokens", (300,), "int64", 5).tolist()) == set(range(5))
+
+
+def test_indices_reach_rows_elements_and_tuples() -> None:
+    """As the edges of a graph do: their ends are rows of one input, and name nodes."""
+    builder = BlockBuilder("main")
+    nodes = builder.param("nodes", (7, 4), "float32")
+    edges = builder.param("edges", (2, 9), "int64")
+    first, last = (
+        builder.emit("gather", edges, const(np.array([n])), axis=0) for n in range(2)
+    )  # fmt: skip
+    negative = builder.emit("less", last, const(np.array(0)))
+    wrapped = builder.emit("where", negative, builder.emit("add", last, const(np.array(7))), last)
+    rows = builder.emit(
+        "gather_nd", nodes, builder.emit("reshape", first, shape=(9, 1)), batch_dims=0
+    )
+    at = builder.emit("broadcast_to", builder.emit("reshape", wrapped, shape=(9, 1)), shape=(9, 4))
+    added = builder.emit("scatter_elements", nodes, at, rows, axis=0, reduction="add")
+    assert index_extents(builder.finish([added], ["y"])) == {"edges": 7}
+
+
+def test_indices_of_an_open_extent_are_below_the_most_that_it_is() -> None:
+    builder = BlockBuilder("main")
+    rows, places = (
+        builder.param("rows", ("n", 4), "float32"),
+        builder.param("places", (3,), "int64"),
+    )
+    picked = builder.emit("gather", rows, places, axis=0)
+    model = mlc.compile(builder.finish([picked], ["y"]), "host", dims={"n": "<=6"})
+    assert model.index_extents == {"places": 6}

@@ -327,12 +327,26 @@ def test_a_shape_that_is_given_counts_more_than_a_name() -> None:
     assert function.params[0].type.shape == (2, 3)
 
 
+def test_sizes_that_do_not_fit_are_an_inputs() -> None:
+    """Weights alone say what an open size must be."""
+    model = one_node("MatMul", {"x": X, "w": np.ones((5, 2), np.float32)}, constants=["w"])
+    open_size = model.graph.input[0].type.tensor_type.shape.dim[1]
+    open_size.dim_param = "features"
+    assert refusal(model, shapes={"x": (2, 3)}) == (
+        "dense: [2, 3] and weights [5, 2] do not fit\n"
+        "  in:  the model, node 'node' (MatMul)\n"
+        "  try: --shape, with other sizes for 'x' [2, features], which is 2,3 here"
+    )
+    open_size.dim_value = 3
+    assert "try:" not in refusal(model)
+
+
 @pytest.mark.parametrize(
     ("shape", "tried"),
     [
         (["n", 3, "h", "w"], "1,3,224,224"), (["seq", "batch", 40], "1,1,40"),
         (["time", "time"], "1,1"), (["b", "time"], "1,128"), ([None, None, 8], "1,128,8"),
-        (None, "1,3,224,224"),
+        (None, "1,3,224,224"), (["b", "num_samples"], "1,16000"),
     ],
 )  # fmt: skip
 def test_shapes_that_are_suggested(shape: Any, tried: str) -> None:

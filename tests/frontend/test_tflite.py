@@ -144,6 +144,23 @@ def test_refusals() -> None:
     )
 
 
+def test_sizes_that_the_file_leaves_open_are_named() -> None:
+    """The file has 1 for each."""
+    model = Model()
+    x = model.input((1, 1, 1, 2), signature=(1, -1, -1, 2))
+    w = model.constant(np.ones((1, 1, 3, 2)), "float32")
+    y = model.tensor((1, 1, 1, 1))
+    model.op("CONV_2D", [x, w], [y], "Conv2DOptions", Padding=1, StrideH=1, StrideW=1)
+    model.outputs = [y]
+    assert (
+        refusal(model.build())
+        == """conv2d: the kernel [1, 3] is larger than the data [1, 2, 1, 1]
+  in:  the model, operator 't2' (CONV_2D)
+  try: --shape, with other sizes for 't0' [1, ?, ?, 2], which is 1,1,1,2 here"""
+    )
+    assert from_tflite(model.build(), shapes={"t0": [1, 1, 3, 2]})
+
+
 def test_activations_of_16_bits_are_refused() -> None:
     model = Model()
     x = model.input((1, 4), "int16", scale=0.1)

@@ -249,6 +249,27 @@ def test_uint8_is_int8_inside() -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("most", [127, 255])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_weights_of_uint8_are_int8_inside(groups: int, most: int, dtype: str) -> None:
+    """As onnxruntime's dynamic quantization has them; those below 128 stay as they are."""
+    b = BlockBuilder()
+    x = b.param("x", (1, 4, 5, 5), dtype)
+    rng = np.random.default_rng(0)
+    w = Constant(rng.integers(0, most + 1, (8, 4 // groups, 3, 3)).astype(np.uint8))
+    y = b.emit("conv2d", x, w, **{**CONV, "groups": groups}, pad_value=100)
+    function = b.finish([y])
+    result = optimize(function, (canonicalize_quantized,))
+    convs = [c.call for c in result.bindings if isinstance(c.call, Call) and c.call.op == "conv2d"]
+    assert {a.type.dtype for c in convs for a in c.args} == {"int8"}
+    assert len(convs) == (1 if most == 127 else 2)
+    limits = np.iinfo(dtype)
+    given = [rng.integers(limits.min, limits.max + 1, (1, 4, 5, 5)).astype(dtype)]
+    (before,), (after,) = (list(evaluate(f, given).values()) for f in (function, result))
+    np.testing.assert_array_equal(after, before)
+
+
 def test_another_layer_reads_integers() -> None:
     """Where two quantized branches meet, the one that is computed first is stored as int8."""
 

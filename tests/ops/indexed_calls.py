@@ -44,7 +44,8 @@ def gather_nd(rng: Random) -> OperatorCall:
 
 
 def scatter_elements(rng: Random) -> OperatorCall:
-    """Without a reduction an element is met once, else which update stays would be undefined."""
+    """Without a reduction an element is met once, else which update stays would be undefined.
+    With one, a place may lie beyond the end, and its update goes nowhere."""
     shape = shape_of(rng)
     axis, reduction = rng.randrange(len(shape)), rng.choice(REDUCTIONS)
     own = [rng.randint(1, n) for n in shape]
@@ -53,7 +54,7 @@ def scatter_elements(rng: Random) -> OperatorCall:
         along = order.reshape([-1 if d == axis else 1 for d in range(len(shape))])
         indices = np.broadcast_to(along, own) - shape[axis] * rng.randint(0, 1)
     else:
-        indices = places(rng, own, shape[axis])
+        indices = places(rng, own, shape[axis] + rng.randint(0, 1))
     dtype = rng.choice(("float32", "int32"))
     inputs = (array(rng, shape, dtype), np.array(indices), array(rng, tuple(own), dtype))
     return OperatorCall("scatter_elements", inputs, {"axis": axis, "reduction": reduction})
@@ -66,8 +67,8 @@ def scatter_nd(rng: Random) -> OperatorCall:
         every = list(np.ndindex(*shape[:size]))
         indices = np.array(rng.sample(every, rng.randint(1, min(len(every), 6))))
     else:
-        parts = [places(rng, (5,), n).astype(np.int64) for n in shape[:size]]
-        indices = np.stack(parts, -1)
+        parts = [places(rng, (5,), n + rng.randint(0, 1)) for n in shape[:size]]
+        indices = np.stack([p.astype(np.int64) for p in parts], -1)
     updates = array(rng, (len(indices), *shape[size:]))
     return OperatorCall(
         "scatter_nd", (array(rng, shape), indices, updates), {"reduction": reduction}

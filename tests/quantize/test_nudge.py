@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_deploy.driver.compare import Slack, compare
 from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph import BlockBuilder, Function, evaluate
+from mlc_deploy.graph import BlockBuilder, Function, Value, const, evaluate
 from mlc_deploy.graph.nodes import Call, Constant
-from mlc_deploy.graph.nudge import MOST, MOST_ELEMENTS, rounds_floats
+from mlc_deploy.graph.nudge import MOST, MOST_ELEMENTS, NUDGES, nudged, rounds_floats
 from mlc_deploy.quantize.calibrate import calibrate
 from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.prepare import prepare, read
@@ -50,6 +50,29 @@ def test_integers_of_inputs_are_exact() -> None:
     for model in (compiled({"stem"}), mlc.compile(from_onnx(residual()), "host")):
         assert not rounds_floats(model.reference)
         assert model.slack(given, model.evaluate(given)) == {}
+
+
+def test_integers_in_loops_and_of_scales_that_are_computed_may_step() -> None:
+    """As where weights alone are small integers, and a run finds the scale of the data."""
+    b = BlockBuilder("main")
+    x, scale = b.param("x", (1, 64), "float32"), b.param("scale", (), "float32")
+    zero = const(np.array(0, np.int8))
+
+    def turn(_: Value, states: list[Value], __: list[Value]) -> tuple[list[Value], list[Value]]:
+        rounded = b.emit("quantize", b.emit("tanh", states[0]), scale, zero)
+        return [b.emit("dequantize", rounded, scale, zero)], []
+
+    own, _ = b.emit_loop(2, [x], turn)
+    looping = b.finish(own, ["y"])
+    b = BlockBuilder("main")
+    x, scale = b.param("x", (1, 64), "float32"), b.param("scale", (), "float32")
+    plain = b.finish([b.emit("quantize", b.emit("tanh", x), scale, zero)], ["y"])
+    near = np.full((1, 64), np.arctanh(0.5 / 100), np.float32)  # a tie, after tanh
+    for function in (looping, plain):
+        assert rounds_floats(function)
+        given = {"x": near, "scale": np.array(0.01, np.float32)}
+        found = [evaluate(nudged(function, n), given)["y"] for n in NUDGES]
+        assert (found[0] != found[1]).all()
 
 
 def test_differences_in_float16_may_be_off_as_its_rounding_says() -> None:

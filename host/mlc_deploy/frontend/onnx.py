@@ -44,8 +44,8 @@ from .onnx_file import (
 from .onnx_import import Importer, Scope
 from .onnx_node import Converter, TensorList, tensors
 from .onnx_ops import CONVERTERS
-from .onnx_shapes import bound_shapes, declared_shape
-from .refusals import refuse_unknown_inputs
+from .onnx_shapes import bound_shapes, declared_shape, open_inputs
+from .refusals import open_sizes, refuse_unknown_inputs
 from .values import fitted
 
 
@@ -139,7 +139,8 @@ def _convert(
         called = symbols[name].name
         value = importer.builder.param(called, (), "int64")
         importer.extents.given(called, value, most_of(name, text))
-    importer.nodes(graph.node, scope)
+    with open_sizes(open_inputs(inputs, bound, where)):
+        importer.nodes(graph.node, scope)
     outputs = dict(
         part for o in graph.output for part in result_parts(o.name, importer.result(o, scope))
     )

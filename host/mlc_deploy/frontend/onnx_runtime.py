@@ -3,7 +3,6 @@ write. Most become a sequence of ONNX's operators. Quantized ones are in onnx_qu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -310,23 +309,6 @@ def _dynamic_matmul(n: OnnxNode) -> Any:
     return y if bias is None else n.emit("add", y, bias)
 
 
-def _dynamic_lstm(n: OnnxNode) -> Any:
-    """An LSTM with int8 weights [D, inputs, gates]. The weights are dequantized; the data are not
-    rounded."""
-
-    def weights(first: int, number: int) -> Value:
-        q, scale, zero = n.input(number), n.input(first), n.input(first + 1)
-        rows = (len(shape_of(q)), shape_of(q)[0])
-        spread = [
-            reshape(n, v, (rows[1], 1, math.prod(shape_of(v)) // rows[1])) for v in (scale, zero)
-        ]
-        return transposed(n, n.emit("dequantize", q, *spread))
-
-    inputs = [n.input(0), weights(8, 1), weights(10, 2), *(n.optional(k) for k in range(3, 8))]
-    keep = "activations activation_alpha activation_beta clip direction hidden_size".split()
-    return n.standard("LSTM", *inputs, outputs=3, keep=[*keep, "input_forget"])
-
-
 def _max_pool(n: OnnxNode) -> Any:
     return n.standard("MaxPool", n.input(0), keep=[*WINDOW, "ceil_mode"])[0]
 
@@ -336,7 +318,7 @@ RUNTIME: Mapping[str, Converter] = {
     **{
         f"com.microsoft::{name}": convert
         for name, convert in {
-            "Attention": _attention, "BiasGelu": _gelu, "DynamicQuantizeLSTM": _dynamic_lstm,
+            "Attention": _attention, "BiasGelu": _gelu,
             "DynamicQuantizeMatMul": _dynamic_matmul, "EmbedLayerNormalization": _embed_norm,
             "FastGelu": _gelu, "FusedConv": _fused_conv, "FusedGemm": _fused_gemm,
             "FusedMatMul": _fused_matmul, "Gelu": _gelu, "MatMulIntegerToFloat": _dynamic_matmul,

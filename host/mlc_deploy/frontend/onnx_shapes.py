@@ -9,7 +9,13 @@ from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ModelWarning, ShapeError
 from ..ir import Dim
-from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown_shapes
+from .refusals import (
+    fixed_and_open,
+    open_text,
+    refuse_unknown_inputs,
+    shape_text,
+    unknown_shapes,
+)
 
 
 def bound_shapes(
@@ -44,6 +50,18 @@ def bound_shapes(
     if unbound:
         raise unknown_shapes(unbound, where, " ".join(hints))
     return result
+
+
+def open_inputs(
+    inputs: Sequence[ValueInfoProto], bound: Sequence[tuple[Dim, ...]], where: str
+) -> list[str]:
+    """The inputs of which the model leaves sizes open, with those that they have here."""
+    own = [declared_shape(i, where) for i in inputs]
+    return [
+        open_text(info.name, _text(declared), here)
+        for info, declared, here in zip(inputs, own, bound, strict=True)
+        if declared is None or any(isinstance(d, str) for d in declared)
+    ]
 
 
 def declared_shape(info: ValueInfoProto, where: str) -> list[int | str] | None:
@@ -143,7 +161,9 @@ def _examples(bound: Sequence[Dim | str] | None, known: dict[str, int]) -> str:
 
 
 def _example(name: str, rank: int, position: int) -> int:
-    """A number to try for a dimension: batches are 1, sides of images 224."""
+    """A number to try for a dimension: batches are 1, sides of images 224, sound a second long."""
     if position == 0 or "batch" in name.lower():
         return 1
+    if "sample" in name.lower():
+        return 16000
     return 224 if rank == 4 else 128

@@ -55,6 +55,23 @@ def mistakes_at(place: str) -> Iterator[None]:
         raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 
+@contextmanager
+def open_sizes(inputs: Collection[str]) -> Iterator[None]:
+    """Says of a mistake at a node that inputs may have other sizes. Each text names an input."""
+    try:
+        yield
+    except ImporterError as error:
+        if not inputs or error.mend or not isinstance(error.__cause__, ValueError):
+            raise
+        mend = f"--shape, with other sizes for {', '.join(inputs)}"
+        raise ImporterError(error.what, where=error.where, mend=mend) from error.__cause__
+
+
+def open_text(name: str, own: str, here: Sequence[object]) -> str:
+    """An input, the shape that its model has, and the one that it has here."""
+    return f"'{name}' {own}, which is {','.join(map(str, here))} here"
+
+
 def missing_operators(
     missing: Mapping[str, Collection[str]],
     reasons: Mapping[str, str],

@@ -22,11 +22,13 @@ much.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
-from .nodes import Binding, Call, Constant, Function, Value
+from ..ir.names import Names
+from .nodes import Binding, Call, Constant, Function, Value, Var, bodies, in_bodies
 
 # Factors of a scale. An addition rounds by at most 2^-24 of its sum, and n such roundings of random
 # sign make about sqrt(n) of that: 2e-6 for a sum of 1,100 terms of one sign.
@@ -44,22 +46,35 @@ MOST_ELEMENTS = 0.02
 
 def rounds_floats(function: Function) -> bool:
     """Whether integers are made of floats that the function computes."""
-    return any(_nudgeable(function, b) for b in function.bindings)
+    return _rounds(function, function.params)
+
+
+def _rounds(function: Function, given: Collection[Value]) -> bool:
+    return any(
+        _nudgeable(b, given) or any(_rounds(body, ()) for body in bodies(b.call))
+        for b in function.bindings
+    )
 
 
 def nudged(function: Function, factor: float) -> Function:
     """quantize(x, scale, zero)   =>   quantize(x, scale * factor, zero), for computed x"""
-    bindings = []
+    return _nudged(function, factor, function.params)
+
+
+def _nudged(function: Function, factor: float, given: Collection[Value]) -> Function:
+    names = Names(v.name for b in function.bindings for v in b.outputs)
+    bindings: list[Binding] = []
     for binding in function.bindings:
-        if _nudgeable(function, binding):
+        if _nudgeable(binding, given):
             assert isinstance(binding.call, Call)
             x, scale, zero = binding.call.args
-            assert isinstance(scale, Constant)
-            moved = Constant((scale.value * np.asarray(factor, scale.value.dtype)), scale.name)
-            args: tuple[Value, ...] = (x, moved, zero)
-            binding = replace(binding, call=replace(binding.call, args=args))
+            moved = Var(names.fresh("scale"), scale.type)
+            times = Constant(np.asarray(factor, scale.type.dtype))
+            bindings.append(Binding((moved,), Call("multiply", (scale, times), {})))
+            binding = replace(binding, call=replace(binding.call, args=(x, moved, zero)))
         bindings.append(binding)
-    return replace(function, bindings=tuple(bindings))
+    nudged = replace(function, bindings=tuple(bindings))
+    return in_bodies(nudged, lambda body: _nudged(body, factor, ()))
 
 
 def rounded_to_half(function: Function) -> Function:
@@ -80,8 +95,8 @@ def rounded_to_half(function: Function) -> Function:
     return replace(function, bindings=tuple(bindings))
 
 
-def _nudgeable(function: Function, binding: Binding) -> bool:
+def _nudgeable(binding: Binding, given: Collection[Value]) -> bool:
     match binding.call:
-        case Call("quantize", (x, Constant(), _)):
-            return x.type.dtype == "float32" and x not in function.params
+        case Call("quantize", (x, *_)):
+            return x.type.dtype == "float32" and x not in given
     return False

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import Array, evaluate, has, operator
+from ..ops.quantize import TOP_BIT
 from ..passes.context import optional
 from .constants import is_static, shape_of
 from .moves import broadcast_before
@@ -79,13 +80,15 @@ def _signed_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
         case Call(op, (x, w), attrs) if _is_layer(op) and is_static(w):
             if x.type.dtype == "uint8" and "kernel_layout" not in attrs:
                 return UNSIGNED.layer(graph, call)
-            if op in ("dense", "matmul") and w.type.dtype == "uint8":
+            if w.type.dtype == "uint8" and "kernel_layout" not in attrs:
                 return _signed_weights(graph, call, x, w)
     return None
 
 
 def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
-    """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x)"""
+    """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x), or with the same weights, as int8"""
+    if isinstance(w, Constant) and (w.value < TOP_BIT).all():
+        return graph.emit(call.op, x, Constant(w.value.astype(np.int8), w.name), **call.attrs)
     sums = graph.emit(call.op, x, UNSIGNED.number(graph, w), **call.attrs)
     of_data = _data_sums(graph, call, x, w, call.attrs)
     more = Constant(np.asarray(-UNSIGNED.more, SUMS))

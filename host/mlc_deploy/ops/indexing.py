@@ -71,17 +71,18 @@ def _refuse_larger(op: str, part: Tensor, whole: Tensor, axis: int) -> None:
         require(fits, f"{op}: indices {list(part.shape)} for {list(whole.shape)}")
 
 
-def _grid(indices: Array, axis: int, extent: int) -> tuple[Array, ...]:
+def _grid(indices: Array, axis: int) -> tuple[Array, ...]:
     """Where gather_elements and scatter_elements reach, as numpy's fancy index."""
     place: list[Array] = list(np.indices(indices.shape, sparse=True))
-    place[axis] = np.clip(_wrapped_array(indices, extent), 0, extent - 1)
+    place[axis] = indices
     return tuple(place)
 
 
 def _evaluate_gather_elements(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices = inputs
     axis = attrs["axis"] % x.ndim
-    return [x[_grid(indices, axis, x.shape[axis])]]
+    extent = x.shape[axis]
+    return [x[_grid(np.clip(_wrapped_array(indices, extent), 0, extent - 1), axis)]]
 
 
 def _compute_gather_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -174,19 +175,25 @@ def _compute_scatter_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequenc
     return _scatter(inputs, attrs, indices.shape, place)
 
 
-def _scattered(x: Array, place: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+def _scattered(x: Array, place: Sequence[Array], updates: Array, reduction: str) -> Array:
+    """x with the updates whose places lie in it."""
+    place = np.broadcast_arrays(*place)
+    within = [(n >= 0) & (n < extent) for n, extent in zip(place, x.shape, strict=False)]
+    if place:
+        kept = np.logical_and.reduce(within)
+        place, updates = [n[kept] for n in place], updates[kept]
     result = x.copy()
     if reduction == "none":
-        result[place] = updates
+        result[tuple(place)] = updates
     else:
-        COMBINE[reduction][1].at(result, place, updates)
+        COMBINE[reduction][1].at(result, tuple(place), updates)
     return result
 
 
 def _evaluate_scatter_elements(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices, updates = inputs
     axis = attrs["axis"] % x.ndim
-    place = _grid(indices, axis, x.shape[axis])
+    place = _grid(_wrapped_array(indices, x.shape[axis]), axis)
     return [_scattered(x, place, updates, attrs["reduction"])]
 
 
@@ -210,10 +217,7 @@ def _compute_scatter_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
 
 def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices, updates = inputs
-    place = tuple(
-        np.clip(_wrapped_array(indices[..., n], x.shape[n]), 0, x.shape[n] - 1)
-        for n in range(indices.shape[-1])
-    )
+    place = [_wrapped_array(indices[..., n], x.shape[n]) for n in range(indices.shape[-1])]
     return [_scattered(x, place, updates, attrs["reduction"])]
 
 

@@ -17,6 +17,7 @@ from .products import rows_times
 from .shapes import expand, reshape, rows, select, stacked
 
 Function = Callable[[Value], Value]
+Products = tuple[Function, Function]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Cell:
     hidden h of a GRU; input i, output o, forget f and cell c of an LSTM. w [gates * hidden, inputs]
     and r [gates * hidden, hidden] multiply input and state, wb and rb are added to the products.
     functions: f; f, g; f, g, h, as ONNX names them. reset_after: a GRU's reset gate multiplies the
-    state's product, not the state. peepholes: an LSTM's, [3 * hidden] of i, o and f.
+    state's product, not the state. peepholes: an LSTM's, [3 * hidden] of i, o and f. products: how
+    rows are multiplied by w and by r transposed, where these are not the floats that they mean.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Cell:
     backwards: bool = False
     reset_after: bool = False
     peepholes: Value | None = None
+    products: Products | None = None
 
     @property
     def hidden(self) -> int:
@@ -63,15 +66,22 @@ def _product(n: Node, h: Value, r: Value, bias: Value | None) -> Value:
     return _plus(n, n.emit("dense", h, r, transpose_b=True), bias)
 
 
+def _of_state(n: Node, cell: Cell, h: Value) -> Value:
+    """The state's product with all of its weights."""
+    if cell.products is not None:
+        return _plus(n, cell.products[1](h), cell.rb)
+    return _product(n, h, cell.r, cell.rb)
+
+
 def _rnn_step(n: Node, cell: Cell, x: Value, states: Sequence[Value]) -> list[Value]:
-    return [cell.functions[0](_plus(n, x, _product(n, states[0], cell.r, cell.rb)))]
+    return [cell.functions[0](_plus(n, x, _of_state(n, cell, states[0])))]
 
 
 def _gru_step(n: Node, cell: Cell, x: Value, states: Sequence[Value]) -> list[Value]:
     (h,), (f, g) = states, cell.functions
     of_x = cell.gates(n, x, 1)
     if cell.reset_after:
-        of_h = cell.gates(n, _product(n, h, cell.r, cell.rb), 1)
+        of_h = cell.gates(n, _of_state(n, cell, h), 1)
         z, r = (f(_plus(n, of_x[gate], of_h[gate])) for gate in "zr")
         fresh = g(_plus(n, of_x["h"], _times(n, r, of_h["h"])))
     else:
@@ -87,7 +97,7 @@ def _gru_step(n: Node, cell: Cell, x: Value, states: Sequence[Value]) -> list[Va
 
 def _lstm_step(n: Node, cell: Cell, x: Value, states: Sequence[Value]) -> list[Value]:
     (h, c), (f, g, last) = states, cell.functions
-    gates = cell.gates(n, _plus(n, x, _product(n, h, cell.r, cell.rb)), 1)
+    gates = cell.gates(n, _plus(n, x, _of_state(n, cell, h)), 1)
 
     def looked(gate: str, at: Value) -> Value:
         if cell.peepholes is None:
@@ -133,8 +143,12 @@ def _run(
     n: Node, cell: Cell, x: Value, states: list[Value], zeros: Value, lengths: Value | None
 ) -> tuple[Value, list[Value]]:
     """The outputs of all steps [steps, batch, hidden], and the states after the last."""
-    length, batch, _ = shape_of(x)
-    products = _plus(n, rows_times(n, x, cell.w, True), cell.wb)
+    length, batch, width = shape_of(x)
+    if cell.products is None:
+        products = rows_times(n, x, cell.w, True)
+    else:
+        products = cell.products[0](reshape(n, x, (length * batch, width)))
+    products = _plus(n, products, cell.wb)
     backwards = cell.backwards
     elements = reshape(n, products, (length, batch, shape_of(products)[-1]))
 

@@ -29,6 +29,7 @@ T = TypeVar("T")
 LARGEST = 4 << 30  # bytes of a file
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 VERSION = 3  # of the schema
+OPEN = -1  # a size in a tensor's signature
 NO_TENSOR = -1
 AGAIN = "copy or export the file again"
 
@@ -60,7 +61,8 @@ class Sparsity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """kind: the schema's name of its type. data: the bytes of a constant."""
+    """kind: the schema's name of its type. data: the bytes of a constant. signature: its shape
+    with OPEN for sizes that the file leaves open; empty where the file does not say."""
 
     name: str
     shape: tuple[int, ...]
@@ -68,6 +70,7 @@ class Tensor:
     data: Array | None
     quantization: Quantization | None
     sparsity: Sparsity | None
+    signature: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -288,6 +291,7 @@ class _Reader:
             buffers[place],
             self.quantization(tensor.Quantization()),
             self.sparsity(tensor.Sparsity()),
+            self.numbers(tensor, "ShapeSignature"),
         )
 
     def quantization(self, found: Any) -> Quantization | None:

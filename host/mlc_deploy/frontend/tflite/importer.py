@@ -14,11 +14,19 @@ from ...graph.builder import BlockBuilder
 from ...graph.nodes import Constant, Function, Value
 from ...graph.states import with_states
 from ...graph.verify import verify
-from ..refusals import missing_operators, mistakes_at, refuse_unknown_inputs, shape_text
+from ..refusals import (
+    missing_operators,
+    mistakes_at,
+    open_sizes,
+    open_text,
+    refuse_unknown_inputs,
+    shape_text,
+)
 from .file import (
     AGAIN,
     DTYPES,
     NO_TENSOR,
+    OPEN,
     Array,
     Operator,
     Subgraph,
@@ -123,7 +131,9 @@ class _Importer:
                 self.values[place] = self.builder.param(name, shape, tensor.dtype)
         others = {n: t.shape for n, t in zip(names, inputs, strict=True)
                   if tuple(shapes.get(n, t.shape)) != t.shape}  # fmt: skip
-        with _of_shapes(shapes, others):
+        free = [open_text(n, _open_shape(t), tuple(shapes.get(n, t.shape)))
+                for n, t in zip(names, inputs, strict=True) if OPEN in t.signature]  # fmt: skip
+        with open_sizes(free), _of_shapes(shapes, {} if free else others):
             for number, operator in enumerate(graph.operators):
                 self.node(number, operator)
         outputs = [self.output(place) for place in graph.outputs]
@@ -247,6 +257,11 @@ def _of_shapes(
         what = f"{shape_text(name, given[name])} does not fit: {error.what}"
         mend = f"the shape that the file has, {','.join(map(str, shape))}"
         raise ShapeError(what, where=error.where, mend=mend) from error
+
+
+def _open_shape(tensor: Tensor) -> str:
+    sizes = ("?" if size == OPEN else str(size) for size in tensor.signature)
+    return f"[{', '.join(sizes)}]"
 
 
 def _name(number: int, operator: Operator, made: Sequence[Tensor]) -> str:
