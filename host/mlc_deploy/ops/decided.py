@@ -59,9 +59,8 @@ def _evaluate_nonzero(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The distinct rows of x [n, m]: where each first occurs, which of them each row of x is, how
-    often each occurs, all int64[n], and their number, int64[]. NaNs equal each other, and come
-    last.
+    """The distinct rows of x [n, m]: where each first occurs, which one each row of x is, how often
+    each occurs, all int64[n], and their number, int64[]. NaNs equal each other, and come last.
 
     attrs: sorted (rows in sorted order, else in the order of first occurrence). Rows are sorted by
     one column after the other, the last column first, so that equal rows are neighbours.

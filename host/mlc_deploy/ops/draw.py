@@ -89,7 +89,7 @@ class _Loops:
             If(limited, seq((self.candidates(), *self.limits(), self.of_kept())), self.of_all()),
         ))  # fmt: skip
 
-    # ---- what is kept, and elements
+    # ---- state, and elements
 
     def whole_is(self, place: int, value: ExprLike) -> Stmt:
         return put(self.whole, (place,), value)

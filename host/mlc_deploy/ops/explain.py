@@ -14,7 +14,7 @@ from .strategy import candidates
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An implementation, what it needs, and whether the operator meets the needs."""
+    """An implementation, its needs, and whether the operator meets them."""
 
     name: str
     needs: str

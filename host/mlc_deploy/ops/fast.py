@@ -1,4 +1,4 @@
-"""exp, tanh and erf with fewer instructions and some error, which graph.approximate puts in.
+"""exp, tanh and erf with fewer instructions and some error; graph.approximate puts them in.
 
 Their largest relative errors, in float32, over all finite arguments:
 

@@ -19,7 +19,7 @@ from ..te import Tensor
 from ..te.tensor import ComputeOp
 
 WHOLE = 64  # products that are summed up in float16 without parts
-PART = 64  # about how many of them make a part of a longer sum
+PART = 64  # products, about, in a part of a longer sum
 
 
 def sums(dtype: str) -> str:

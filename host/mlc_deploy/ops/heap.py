@@ -61,7 +61,7 @@ class Heap:
         ))  # fmt: skip
 
     def without_first(self, size: Expr, name: str) -> Stmt:
-        """Removes the first of `size` entries: the last one sinks from its place."""
+        """Removes the first of `size` entries: the last one sinks from the top."""
         last = size - 1
         return self.sunk(const(0), last, self.at(last), name)
 

@@ -83,7 +83,7 @@ def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
 
 def _whole(scale: Tensor | Array) -> str:
-    """The dtype for whole numbers: float16 does not have all those of 16 bits."""
+    """The dtype for whole numbers: float16 does not have all 16-bit ones."""
     return "float32" if str(scale.dtype) == "float16" else str(scale.dtype)
 
 

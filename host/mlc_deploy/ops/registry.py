@@ -33,7 +33,7 @@ Array = NDArray[Any]
 # "opaque" fuses with nothing.
 Pattern = Literal["elementwise", "injective", "reduction", "anchor", "opaque"]
 
-# What passes ask of an operator. Each holds for every attribute and dtype that the operator takes.
+# Properties that passes ask for. Each holds for every attribute and dtype that the operator takes.
 Trait = Literal[
     # Sums of products of its first two arguments. Float16 makes it faster.
     "products",
@@ -52,7 +52,7 @@ Trait = Literal[
     "follows_half",
     # Gives finite numbers for finite ones, unless they leave the range of the dtype.
     "stays_finite",
-    # Its output is the memory of its first argument, of which it writes a part.
+    # Its output is the memory of its first argument; it writes a part of this memory.
     "updates",
     # f(f(x)) = x
     "own_inverse",

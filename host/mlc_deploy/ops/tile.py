@@ -89,8 +89,8 @@ def schedule_sums(
 
 
 def inline_epilogue(sch: Schedule, result: str) -> str:
-    """Inlines block `result` and the elementwise blocks after it into the last of them, whose name
-    it returns."""
+    """Inlines block `result` and the elementwise blocks after it into the last one. Returns its
+    name."""
     blocks = sch.get_blocks()
     chain = [str(name) for name in blocks[[str(b) for b in blocks].index(result) :]]
     for name in chain[:-1]:
@@ -99,7 +99,7 @@ def inline_epilogue(sch: Schedule, result: str) -> str:
 
 
 def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
-    """Cuts a block's innermost loop into vectors; lanes that a guard parts run one by one."""
+    """Cuts a block's innermost loop into vectors; lanes that a guard separates run one by one."""
     row = sch.get_loops(block)[-1]
     loop, extent = sch.loop(row), sch.loop(row).extent
     if lanes == 1 or not isinstance(extent, Const) or int(extent) < lanes:

@@ -181,8 +181,7 @@ def _times(c: Fraction, value: Expr) -> Expr:
 
 
 def whole_result_transform(d: Sequence[Expr]) -> list[Expr]:
-    """result_transform of points whose weights are those of whole_weights_matrix: 24 times the
-    results."""
+    """result_transform of points with the weights of whole_weights_matrix: 24 times the results."""
     *rest, last = d
     return result_transform([*rest, last * (WHOLE_ROWS[0] // WHOLE_ROWS[-1])])
 

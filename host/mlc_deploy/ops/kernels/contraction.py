@@ -1,7 +1,7 @@
 """Contractions: rows times columns, summed up over k. Dense layers, matrix products and
 convolutions are instances. A *window* says which element of the data a row reads: its own for a
-matrix, that of an index map for a convolution. A *source* says whether data are read where they
-are, copied, or packed at run time.
+matrix, an index map's for a convolution. A *source* says whether data are read where they are,
+copied, or packed at run time.
 
 A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. LLVM
 finds instructions for sums of floats, which are vectors of columns (ops/tile.py). Sums of int8 have
@@ -136,7 +136,7 @@ def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction(Plan):
-    """kernel: what sums are computed with. tile: what stays in registers."""
+    """kernel: computes the sums. tile: the sums that stay in registers."""
 
     kernel: Microkernel
     tile: Tile

@@ -66,7 +66,7 @@ class Convolution(Contraction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvBlocks(Convolution):
-    """work: what decided the tile. planes: data are plain, of few channels."""
+    """work: decided the tile. planes: data are plain, of few channels."""
 
     name = "conv2d_blocks"
 

@@ -51,8 +51,8 @@ Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvInt8(Convolution):
     """planes: data are plain, and the kernel's taps in a row count as input channels. in_channels:
-    of a group, filled up to what an intrinsic takes. flat: there is a copy for each tap, and tiles
-    run on from row to row."""
+    of a group, filled up to a multiple of the intrinsic's depth. flat: there is a copy for each
+    tap, and tiles run on from row to row."""
 
     name = "conv2d_int8"
 

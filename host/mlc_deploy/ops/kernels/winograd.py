@@ -29,7 +29,7 @@ from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 
-L2 = 512 << 10  # bytes: what small boards' cores share
+L2 = 512 << 10  # bytes of cache that small boards' cores share
 TASKS = 4  # so many are enough for threads to share
 # Instructions that a core does while memory delivers a byte; on x86-64 by the times of ResNet-50's
 # layers of 14x14 pixels (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
