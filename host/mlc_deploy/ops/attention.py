@@ -5,15 +5,16 @@
     y[b, h, s] = sum over j of softmax(x[b, h, s])[j] * v[b, h', j]
 
 q is [B, H, S, D], k [B, K, M, D], v [B, K, M, E], and y [B, H, S, E]: H / K heads of queries share
-a head of keys, h' = h * K // H. bias is of a shape that broadcasts to [B, H, S, L].
+a head of keys, h' = h * K // H. bias broadcasts to [B, H, S, L].
 
-k and v may be int8, with a float32 scale for each row, [B, K, M, 1]: row times scale is what is
-meant (attribute scaled).
+k and v may be int8, with a float32 scale for each row, [B, K, M, 1]; a value is then row times
+scale (attribute scaled).
 
-Attributes: scale. rows: L, how many of the M keys are there, where it is not M; others are not
-read. causal: query s sees key j where j <= L - S + s. window: and where j > L - S + s - window; 0
-for all. softcap: scores x become softcap * tanh(x / softcap); 0 for none. heads_first: of q, k, v
-and y, whether heads are dimension 1, as above; where not, they are dimension 2, and rows are 1.
+Attributes: scale. rows: L, the number of valid keys (default: M); the keys behind them are not
+read. causal: query s sees key j where j <= L - S + s. window: it sees only keys j > L - S + s -
+window; 0 for all. softcap: scores x become softcap * tanh(x / softcap); 0 for none. heads_first:
+for each of q, k, v and y, whether heads are dimension 1, as above; if not, heads are dimension 2
+and rows dimension 1.
 
 A query that sees no key at all gives a mean of some values.
 """

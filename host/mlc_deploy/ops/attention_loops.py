@@ -1,10 +1,10 @@
 """Attention (ops/attention.py) in loops over tiles of keys.
 
-Loops go through the keys in tiles. They keep the largest score, the sum of exponents and the sum of
-values, and scale them when a tile has a larger score (Milakov and Gimelshein, Online normalizer
-calculation for softmax, 2018; Dao et al., FlashAttention, 2022). So no more scores are stored than
-a tile's, whatever the length. A bias may hide keys: tiles before the first key that some query of a
-block sees are not read, nor those behind the last one.
+Loops go through the keys in tiles. They keep the largest score, the sum of exponentials and the sum
+of values, and scale the sums when a tile has a larger score (Milakov and Gimelshein, Online
+normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022). So only one tile of
+scores is stored, whatever the length. A bias may hide keys: tiles before the first or behind the
+last key that some query of a block sees are not read.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from .elementwise import same_extent
 from .fast import falling_exp
 from .registry import Attrs
 
-LOW = float(np.finfo(np.float32).min)  # of a key that is not seen
-TOGETHER = 4  # vectors of scores whose exponents share their constants
+LOW = float(np.finfo(np.float32).min)  # score of a hidden key
+TOGETHER = 4  # vectors of scores whose exponentials share their constants
 QUAD = 4  # keys whose sums become one vector
-HIDDEN = -6e4  # a bias of less hides a key: float16's least number is -65504
-LONG_ENOUGH = 512  # keys; of fewer, looking for those that are hidden costs as much as it saves
+HIDDEN = -6e4  # a lower bias hides a key: float16's lowest number is -65504
+LONG_ENOUGH = 512  # keys; for fewer, the search for hidden keys costs as much as it saves
 Index = Callable[..., Expr]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """rows: queries whose scores and sums are in registers together. keys: that are multiplied at
-    once, by so many steps of a loop, a vector each. long: keys of a tile. lanes: of a vector.
-    vectors: of a value's elements, that are in registers together. parallel: whether tasks may run
-    side by side. dtype: that products are of, and their sums within a tile; what lies between,
-    and sums of tiles, are float32."""
+    """rows: queries whose scores and sums are in registers together. keys: keys multiplied at once.
+    steps: unrolled steps of the loop over a head, a vector each. long: keys of a tile. lanes: of a
+    vector. vectors: vectors of a value that are in registers together. parallel: whether tasks may
+    run in parallel. dtype: of products and of their sums within a tile; the softmax and sums over
+    tiles are float32."""
 
     rows: int = 1
     keys: int = 1
@@ -73,8 +73,8 @@ class AttentionTile:
 
 
 def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tensor:
-    """The operator in loops over tiles. Its scratch are further outputs of the stage, which a
-    schedule may put into registers."""
+    """The operator in loops over tiles. Its scratch buffers are further outputs of the stage; a
+    schedule may put them into registers."""
     n, first = sizes_of(inputs, attrs), attrs.get("heads_first", HEADS_FIRST)
     shape = in_order((n.batch, n.heads, n.count, n.values), first[3])
     high, lanes, wide, kind = tile.rows, tile.lanes, tile.wide, tile.dtype
@@ -83,16 +83,16 @@ def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tenso
         ((high, tile.long), "float32"),  # scores of a tile
         ((high * tile.keys, lanes), kind),  # sums of products
         ((high, n.values), "float32"),  # sums of values
-        ((high, tile.vectors, lanes), kind),  # some of them
-        ((high, wide), "float32"),  # sums of exponents
+        ((high, tile.vectors, lanes), kind),  # sums of values in registers
+        ((high, wide), "float32"),  # sums of exponentials
         ((high,), "float32"),  # the largest scores
-        ((high,), "float32"),  # what earlier sums are multiplied by
-        ((2, wide), "float32"),  # a vector of scores, or of exponents, and one number
-        ((high,), "int32"),  # keys up to which a query sees
+        ((high,), "float32"),  # factors of earlier sums
+        ((2, wide), "float32"),  # a vector of scores, or of exponentials, and one number
+        ((high,), "int32"),  # ends of the keys that queries see
         ((2,), "int32"),  # tiles that some query sees, from and to
     ]
     if kind != "float32":
-        scratch.append(((high, tile.long), kind))  # exponents of a tile
+        scratch.append(((high, tile.long), kind))  # exponentials of a tile
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         return _Loops(n, attrs, tile, ins, outs).all()
@@ -120,12 +120,12 @@ class _Loops:
         self.first = attrs.get("heads_first", HEADS_FIRST)
         self.names = Names()
         self.window = int(attrs.get("window", 0))
-        # Of one query all keys that are there are seen, but for a window's beginning.
+        # A single query sees all valid keys, except those before its window.
         alone = isinstance(n.count, int) and n.count == 1
         self.bounded = bool(attrs.get("causal")) and not alone
         self.before: Dim = n.length - n.count  # keys before the first query's own
         known = isinstance(n.length, int)
-        # Whether every tile is full, of keys that all queries see.
+        # Whether every tile is full, and all queries see all its keys.
         whole = known and n.length % tile.long == 0
         self.full = whole and not (self.bounded or self.window)
         self.looks = bool(self.bias) and (counted(n.length) >= LONG_ENOUGH if known else not alone)
@@ -158,7 +158,7 @@ class _Loops:
         return self.loop("task", n.batch * n.kept * blocks, task, kind)
 
     def place(self, row: Expr) -> tuple[Expr, Expr]:
-        """A row as the head of its group, and the query of it."""
+        """A row as its head within the group, and its query."""
         if isinstance(self.n.count, int) and self.n.count == 1:
             return row, const(0)
         if self.n.group == 1:
@@ -166,7 +166,7 @@ class _Loops:
         return row // self.n.count, row % self.n.count
 
     def block(self, b: Expr, h: Expr, row: Expr) -> Stmt:
-        """Some rows from their queries to their results."""
+        """A block of rows, from their queries to their results."""
         n, lanes, high = self.n, self.tile.lanes, self.tile.rows
         low, end = self.seen(row)
         begin = low // self.tile.long * self.tile.long
@@ -216,7 +216,8 @@ class _Loops:
         self, b: Expr, h: Expr, row: Expr, begin: Expr, end: Expr, count: Expr,
         body: Callable[[Expr], Stmt],
     ) -> list[Stmt]:  # fmt: skip
-        """The loop over tiles: all, or those that the bias lets a query see; all where none is."""
+        """The loop over all tiles, or over those with keys that the bias does not hide, if there
+        are any."""
         if not self.looks:
             return [self.loop("tile", count, body)]
         first, last = self.span[0], self.span[1]
@@ -263,13 +264,13 @@ class _Loops:
         ]  # fmt: skip
 
     def bias_at(self, *index: Expr) -> tuple[Expr, ...]:
-        """An index of scores as one of the bias."""
+        """An index of the scores as an index of the bias."""
         (bias,) = self.bias
         return tuple(const(0) if same_extent(m, 1) else i
                      for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
 
     def seen(self, row: Expr) -> tuple[Expr, Expr]:
-        """The keys that queries of a block see, from and to."""
+        """The keys that queries of a block see, as a begin and an end."""
         n, high = self.n, self.tile.rows
         if not self.bounded:
             low = te.maximum(expr(n.length) - self.window, 0) if self.window else const(0)
@@ -284,7 +285,7 @@ class _Loops:
         return te.maximum(low, 0), end
 
     def products(self, b: Expr, h: Expr, at: Expr, count: Expr) -> Stmt:
-        """The scores of a tile: sums over lanes, which are added up at the end."""
+        """The scores of a tile. Products are summed in lanes, and the lanes added up at the end."""
         keys = self.tile.keys
         some = self.loop("u", count // keys, lambda u: self.product(b, h, at, u * keys, keys))
         if keys == 1:
@@ -314,7 +315,7 @@ class _Loops:
         return seq((zero, every, *self.added(key, keys)))
 
     def added(self, key: Expr, keys: int) -> list[Stmt]:
-        """The sums of lanes, stored as scores."""
+        """Adds up the lanes, and stores the scores."""
         lanes = self.tile.lanes
         found: list[Stmt] = []
         if self.kind != "float32" and keys > 1:
@@ -337,8 +338,8 @@ class _Loops:
         return found
 
     def added_short(self, key: Expr, keys: int) -> list[Stmt]:
-        """The same of a vector per key, whose lanes are as many as some keys of some rows: sums of
-        neighbours, until each lane is a key's."""
+        """The same for float16. Adds neighbouring lanes of vectors, until each lane is the score of
+        one row and key."""
         lanes = self.tile.lanes
         every = [load(self.sums, (const(z), _ramp(const(0), lanes)))
                  for z in range(self.tile.rows * keys)]  # fmt: skip
@@ -358,7 +359,7 @@ class _Loops:
         return found
 
     def softmax(self, b: Expr, h: Expr, row: Expr, r: Var, at: Expr, count: Expr) -> Stmt:
-        """Scores of a row become exponents; the largest one, and sums."""
+        """Turns a row's scores into exponentials; updates the row's largest score and its sums."""
         lanes = self.tile.wide
         both = next(c for c in (TOGETHER, 2, 1) if self.tile.long % (c * lanes) == 0)
         turns = (count + both * lanes - 1) // (both * lanes)
@@ -366,7 +367,7 @@ class _Loops:
         softcap = float(self.attrs.get("softcap", 0.0))
         exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
 
-        # Where all keys of a tile count, what is read behind them need only be small.
+        # Where all keys of a tile count, the scores behind them need only be small.
         whole = not (self.bounded or self.window or softcap or self.bias or self.scales)
         behind = self.loop(
             "j", turns * (both * lanes) - count,
@@ -430,7 +431,7 @@ class _Loops:
         ))  # fmt: skip
 
     def values(self, b: Expr, h: Expr, at: Expr, count: Expr) -> Stmt:
-        """Sums of values: those of earlier tiles, scaled, and of this one."""
+        """Sums of values: the scaled sums of earlier tiles, plus this tile's."""
         high, lanes, some = self.tile.rows, self.tile.lanes, self.tile.vectors
         short = self.kind != "float32"
 
@@ -506,7 +507,7 @@ def _ramp(start: Expr, lanes: int) -> Expr:
 
 
 def _folded(vector: Expr) -> Expr:
-    """A vector of four, of whose lanes each is a sum of lanes."""
+    """A vector of four lanes, each a sum of several lanes."""
     lanes = dtype_of(vector.dtype).lanes
     while lanes > QUAD:
         lanes //= 2
@@ -517,7 +518,7 @@ def _folded(vector: Expr) -> Expr:
 
 
 def _pairs(a: Expr, b: Expr) -> Expr:
-    """Sums of neighbours in a, and then in b."""
+    """Sums of neighbouring lanes of a, then of b."""
     last = 2 * dtype_of(a.dtype).lanes
     even, odd = (Shuffle((a, b), tuple(range(n, last, 2)), a.dtype) for n in (0, 1))
     return even + odd

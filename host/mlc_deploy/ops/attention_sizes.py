@@ -1,5 +1,4 @@
-"""What the arguments of a call of attention say (ops/attention.py): how large it is, and in which
-order dimensions are."""
+"""The sizes of a call of attention (ops/attention.py), and the order of its dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ HEADS_FIRST = (True, True, True, True)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """B, H, K, S, L, D and E of a call, as they are called above."""
+    """B, H, K, S, L, D and E of a call, as ops/attention.py names them."""
 
     batch: Dim
     heads: int
@@ -76,7 +75,7 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
 
 
 def counted(extent: Dim) -> int:
-    """What an extent counts where costs are compared: each that only a run decides, OPEN."""
+    """An extent as a number, to compare costs; a symbol in it counts as OPEN."""
     if isinstance(extent, int):
         return extent
     known = {v: const(OPEN, v.dtype) for v in free_vars(extent)}
@@ -86,6 +85,6 @@ def counted(extent: Dim) -> int:
 
 
 def in_order(shape: Sequence[Any], heads_first: bool) -> tuple[Any, Any, Any, Any]:
-    """A shape, or an index, with heads and rows in the operator's own order; or back."""
+    """A shape or an index in the operator's own order of heads and rows, or back."""
     b, x, y, d = shape
     return (b, x, y, d) if heads_first else (b, y, x, d)

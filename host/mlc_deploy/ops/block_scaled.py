@@ -1,16 +1,16 @@
-"""Products with weights of few bits, which are scaled by blocks along k, and data for them.
+"""Products with weights of few bits, which have a scale per block along k; and data for them.
 
     dense_blocks(x, w, scale[, zero])
     y[m, n] = sum over blocks b of scale[n, b] * sum over k in b of x[m, k] * (w[n, k] - zero[n, b])
 
-x is [M, K], int8 or float. w is [N, B, bytes], a row of bytes per block: numbers in two's
-complement of `bits` 8, int8, or 4, uint8, two in a byte, the first in the lower half. scale is
-float [N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256.
+x is [M, K], int8 or float. w is [N, B, bytes], a row of bytes per block. Its numbers are in two's
+complement: int8 for 8 `bits`; for 4, two in a uint8, the first in the lower half. scale is float
+[N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256.
 onnxruntime's MatMulNBits stores the same numbers, raised by 2^(bits - 1).
 
-Attributes: bits, and narrow where int8 data are within ±127. Of int8 data a block's sum is exact in
-int32; it is multiplied by the scale, and blocks are added up, in float32: y is float32. Of float
-data all is computed in float32, and y is of the data's dtype.
+Attributes: bits; narrow, if int8 data are within ±127. With int8 data, a block's sum is exact in
+int32; sums are scaled and added up in float32, and y is float32. With float data, everything is
+computed in float32, and y has the data's dtype.
 
     quantize_rows(x)
     q[m, k] = x[m, k] / scale[m], rounded to the nearest (halves to even): within ±127
@@ -18,9 +18,9 @@ data all is computed in float32, and y is of the data's dtype.
 
 x is float32 [M, K]; q is int8, scale float32 [M, 1] and at least 1e-36, so that zeros stay zeros.
 
-Weights may be packed: then kernel_layout names the layout of [N, K]; of 4 bits, halves is the
-dimension of it that are the halves of a byte. channels is N, block the elements of a block, and
-scales and zeros are in the layout NB with the tile of N: "NB16n".
+Weights may be packed: kernel_layout then names the layout of [N, K]. With 4 bits, the dimension
+`halves` of the layout counts the halves of a byte. channels is N, block the elements of a block.
+Scales and zeros are in the layout NB with the tile of N: "NB16n".
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from .layout import layout, pack, packed_index, packed_shape, unpack
 from .quantize import saturated
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
-STORED = {4: "uint8", 8: "int8"}  # by bits, what numbers are stored as
+STORED = {4: "uint8", 8: "int8"}  # the dtype that stores numbers, by bits
 SIZES = (16, 32, 64, 128, 256)  # elements of a block
 LARGEST = 127  # of int8 data: -128 is not used
 LEAST_SCALE = 1e-36
 
 
 def nibble(byte: Expr, half: Expr) -> Expr:
-    """16 times the number in a half of a byte, 0 the lower one: its bits at the top of an int8."""
+    """16 times the number in a half of a byte (0: the lower): its bits at the top of an int8."""
     return ((byte << (4 - half * 4).astype("uint8")) & 0xF0).astype("int8")
 
 
 def raised_nibble(byte: Expr, half: Expr) -> Expr:
-    """The number in a half of a byte and 8: 0 to 15, as int32."""
+    """The number in a half of a byte, plus 8: 0 to 15, as int32."""
     return ((byte >> (half * 4).astype("uint8") & 15) ^ 8).astype("int32")
 
 
@@ -66,7 +66,7 @@ def unpacked_bytes(w: Array, bits: int) -> Array:
 
 
 def packed_numbers(numbers: Array, to: str, halves: int) -> Array:
-    """Numbers [N, K] in a layout, of which a dimension, if not 0, are the halves of bytes."""
+    """Numbers [N, K] in a layout; its dimension `halves`, if not 0, becomes the halves of bytes."""
     laid_out = pack(numbers, "NK", to)
     if not halves:
         return laid_out
@@ -104,7 +104,7 @@ def _plain_of_blocks(x: Array, attrs: Attrs) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What a call is about, in its plain layout's terms: the sizes, and elements by index."""
+    """The sizes of a call, and its elements by plain index, whatever the layout."""
 
     columns: Any
     blocks: Any

@@ -1,4 +1,4 @@
-"""The memory of a decoder: rows written behind the ones before."""
+"""The memory of a decoder: rows appended behind the earlier ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .registry import Array, Attrs, Operator, register, require
 
 
 def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """A cache [lead, most, width] in which `rows` [lead, count, width] stand behind the first
-    `kept` rows, int64[], of each of `lead`. With a fourth input, int64[], the first `kept` rows
-    are those that stood so many rows further on.
+    """Writes `rows` [lead, count, width] into a cache [lead, most, width], behind the first `kept`
+    rows, int64[], of each of `lead`. With a fourth input `dropped`, int64[], the first `kept` rows
+    become those that are `dropped` rows further on.
 
-    The output is its first argument's memory, of which nothing else is touched (graph/views.py):
-    the kernel moves what it keeps there, and writes `rows`. attrs: owned, whether the memory is
-    known to be the call's own.
+    The output is the first argument's memory (graph/views.py): the kernel moves the kept rows in
+    it, writes `rows`, and touches nothing else. attrs: owned, whether the memory is known to be the
+    call's own.
     """
     cache, rows, kept, *dropped = inputs
     same = cache.ndim == rows.ndim == 3 and cache.dtype == rows.dtype

@@ -1,4 +1,4 @@
-"""Convolutions and their windows in plain numbers, as all kernels ask for them."""
+"""Convolutions and their windows in plain numbers, for all kernels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..ir import Expr
 from .nn import window_extent
 from .registry import Attrs, TensorType
 
-OPEN = 64  # what an extent counts that only a run decides, where tiles and costs are chosen
+OPEN = 64  # stands for an extent known only at run time, to choose tiles and compare costs
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which element of the data a result reads, by each tap of a kernel. pads: at the beginnings,
-    then at the ends."""
+    """The element of the data that a result reads, for each tap of a kernel. pads: at the
+    beginnings, then at the ends."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -26,7 +26,8 @@ class Window:
     def tap(
         self, at: Sequence[Expr], kernel: Sequence[te.IterVar], size: Sequence[Any]
     ) -> tuple[list[Expr], Expr]:
-        """Where in data of a size a tap of the window at `at` lies, and whether that is inside."""
+        """The index that a tap of the window at `at` reads, and whether it lies inside data of
+        `size`."""
         place: list[Expr] = []
         inside: list[Expr] = []
         for n, (o, k) in enumerate(zip(at, kernel, strict=True)):
@@ -39,8 +40,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A convolution of two dimensions. border: what is around the data. Where only a run decides
-    about batch or size, they are expressions."""
+    """A convolution of two dimensions. border: the value around the data. batch and size are
+    expressions where they are known only at run time."""
 
     dtype: str
     batch: int
@@ -65,7 +66,7 @@ class ConvShape:
 
     @property
     def usual(self) -> ConvShape:
-        """With numbers in the place of what only a run decides, to choose tiles by and costs: data
+        """With numbers for extents known only at run time, to choose tiles and compare costs: sizes
         that give OPEN pixels of the result."""
         batch = 1 if isinstance(self.batch, Expr) else self.batch
         height, width = (
@@ -83,13 +84,13 @@ class ConvShape:
 
     @property
     def pointwise(self) -> bool:
-        """Whether every pixel of the result needs just the pixel of the same place."""
+        """Whether every pixel of the result needs only the pixel at the same place."""
         return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
 
     @property
     def flat(self) -> bool:
-        """Whether the pixels of all rows are one dimension: each pixel of the result needs just
-        that of the same place, and rows are of a known width."""
+        """Whether the pixels of all rows are one dimension: the convolution is pointwise, and the
+        width is known."""
         return self.pointwise and isinstance(self.size[1], int)
 
     @property
@@ -110,8 +111,8 @@ def static(*types: Any) -> bool:
 def conv_shape(
     types: Sequence[TensorType], attrs: Attrs, any_size: bool = False
 ) -> ConvShape | None:
-    """The convolution of plain data and weights; None where sizes are not known, or it is in a
-    layout already. any_size: a run may decide about batch, height and width."""
+    """The convolution of plain data and weights; None if sizes are unknown, or it has a layout
+    already. any_size: batch, height and width may be unknown."""
     x, w = types[:2]
     if not static(w) or "kernel_layout" in attrs or "data_layout" in attrs:
         return None

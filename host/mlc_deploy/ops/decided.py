@@ -1,8 +1,8 @@
-"""Operators whose results the data decide: the places of elements that are not zero, which rows are
-different, boxes that others do not cover.
+"""Operators whose output sizes depend on the data: the places of nonzero elements, the distinct
+rows, the boxes that overlap no better one.
 
-A result of unknown size is as large as it can be, with the number of its rows as a second output;
-`first` makes a tensor of that size of both (shape.py). These kernels are loops that run in order.
+A result of unknown size is as large as it can be, and a further output is the number of its rows;
+`first` (shape.py) cuts it to that size. These kernels are serial loops.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .registry import Array, Attrs, Operator, register, require
 
 
 def _compute_nonzero(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """Index tuples int64[most, rank] of elements that are not zero, in their order; and how many
-    there are, int64[]."""
+    """Index tuples int64[most, rank] of the nonzero elements, in order; and their number,
+    int64[]."""
     (x,) = inputs
     require(x.ndim > 0, "nonzero: of a number without dimensions")
     most: Dim = 1
@@ -59,12 +59,11 @@ def _evaluate_nonzero(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The different rows of x [n, m], each once: the places where they first stand, for every row
-    of x which of them it is, how often each is there, all int64[n], and how many they are, int64[].
-    Numbers that are none (NaN) equal each other, and come last.
+    """The distinct rows of x [n, m]: where each first occurs, which one each row of x is, how often
+    each occurs, all int64[n], and their number, int64[]. NaNs equal each other, and come last.
 
-    attrs: sorted (the rows come in their order, and else as they first stand). Rows are sorted by
-    one column after the other, the last one first, so that equal ones are neighbours.
+    attrs: sorted (rows in sorted order, else in the order of first occurrence). Rows are sorted by
+    one column after the other, the last column first, so that equal rows are neighbours.
     """
     (x,) = inputs
     require(x.ndim == 2, f"unique: of {x.ndim} dimensions")
@@ -80,8 +79,9 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         return te.any_of(less(b[0], a[0]), later)
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
-        # Different rows have numbers in their order: `met` and `often` are of these, and `rank`
-        # says where each goes. differs: whether a row does from the one before it in `order`.
+        # Distinct rows are numbered in sorted order: `met` and `often` have this order, and `rank`
+        # is the place of each in the output. differs: whether a row differs from the one before it
+        # in `order`.
         places, inverse, counts, count, met, often, order, other, rank, differs, *parts = outs
         keys, at, state = parts
         heap = Heap(keys, at, state, extent, levels_of(n), behind)
@@ -121,7 +121,7 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             return (put(rank, (which,), to), *there)
 
         def first(i: Var) -> Stmt:
-            """A row that stands before all that equal it gets the next place."""
+            """The first of equal rows gets the next place."""
             which = number(inverse, i)
             place = (*placed(differs[0], which), put(differs, (0,), differs[0] + 1))
             return where(met[which].equal(i), *place)
@@ -166,13 +166,13 @@ def _evaluate_unique(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """Boxes [batch, n, 4] that no box of a higher score covers by more than a threshold: their
-    (batch, class, box), int64[most, 3], and how many there are, int64[].
+    """Boxes [batch, n, 4] that overlap no kept box of a higher score by more than a threshold:
+    their (batch, class, box), int64[most, 3], and their number, int64[].
 
-    Inputs: boxes, scores [batch, classes, n], the most of a class, int64[], and the thresholds of
-    covering and of scores, float32[]. attrs: centered (boxes are x, y, width, height, and else two
-    corners, y first, in any order), most. A heap gives the boxes of a class in the order of their
-    scores: of many, the best are enough.
+    Inputs: boxes, scores [batch, classes, n], the most boxes of a class, int64[], and the
+    thresholds of overlap (IoU) and of scores, float32[]. attrs: centered (boxes are x, y, width,
+    height; else two corners, y first, in any order), most. A heap gives the boxes of a class in the
+    order of their scores: often the best few are enough.
     """
     boxes, scores, *_ = inputs
     fits = boxes.ndim == 3 and scores.ndim == 3 and boxes.shape[2] == 4

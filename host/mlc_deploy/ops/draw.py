@@ -1,17 +1,17 @@
-"""The token that a number draws, of the likelihoods of all: temperature, top-k and top-p.
+"""Draws a token from logits by a random number, with temperature, top-k and top-p.
 
     draw_token(logits[n], temperature, top_k, top_p, draw) -> int64[]
 
-As decode/sampling.py has it: of the `top_k` likeliest (0: of all) and, of these, of the fewest that
-are together as likely as `top_p`, the token before which the share `draw` of likelihoods stands.
+As in decode/sampling.py: keeps the `top_k` likeliest tokens (0: all), and of these the fewest that
+are together as likely as `top_p`. The result is the token at the share `draw` of the sum of
+likelihoods kept.
 
-Few passes go over the logits. One finds the largest of each block. k blocks' largest are k logits,
-so that the k-th of them bounds the k-th logit from below: only blocks that reach it are looked
-into, and what reaches it there is a candidate. Without top-k one more pass adds exponents up,
-block by block; top-p then takes ever more candidates, until they are as likely as it asks. Bounds
-among candidates are found byte by byte of the floats' bits, which have the floats' order once
-those of negative ones are turned over (radix selection; Knuth, The Art of Computer Programming,
-5.2.5).
+Few passes go over the logits. One finds the largest logit of each block. The k-th of these bounds
+the k-th logit from below: only blocks that reach the bound are searched, and the logits that reach
+it are candidates. Without top-k, one more pass adds up exponentials, block by block; top-p then
+takes more candidates, until they are likely enough. Bounds among candidates are found byte by byte
+of the floats' bits, which sort like the floats once those of negative floats are flipped (radix
+selection; Knuth, The Art of Computer Programming, 5.2.5).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BLOCK, LANES = 64, 8  # logits of a block, of a vector
 BYTES = 256
 FIRST = 64  # candidates of top-p, at first; MORE times as many in each round
 MORE = 8
-LOWEST, TURNED = -(1 << 31), (1 << 31) - 1  # the least key; the bits of a negative float that turn
+LOWEST, TURNED = -(1 << 31), (1 << 31) - 1  # the least key; the bits of a negative float to flip
 # Places of the integers and of the doubles that the loops keep.
 FOUND, PREFIX, DONE, CHOSEN, WANTED = range(5)
 LARGEST, SUM, KEPT, SO_FAR, GOAL = range(5)
-EXPONENTS = 2  # vectors at once
+EXPONENTS = 2  # vectors of exponentials at once
 SLACK = 0.99  # for rounding
-LEAST = 1e-30  # that top-p asks for at least, so that one token is left
+LEAST = 1e-30  # sum that top-p asks for at least, so that one token is left
 LOW = float(np.finfo(np.float32).min)
 
 
@@ -66,7 +66,7 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 class _Loops:
     """The statements of a call. tops and sums: of each block, the largest logit and the sum of
-    exponents. mass: exponents of logits, where they are needed. place: numbers of candidates."""
+    exponentials. mass: exponentials of logits, where needed. place: indices of candidates."""
 
     def __init__(self, size: int, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         self.size, self.blocks = size, -(-size // BLOCK)
@@ -89,7 +89,7 @@ class _Loops:
             If(limited, seq((self.candidates(), *self.limits(), self.of_kept())), self.of_all()),
         ))  # fmt: skip
 
-    # ---- what is kept, and elements
+    # ---- state, and elements
 
     def whole_is(self, place: int, value: ExprLike) -> Stmt:
         return put(self.whole, (place,), value)
@@ -113,7 +113,7 @@ class _Loops:
         self, to: Buffer, of: Callable[[Expr], Expr], joined: Callable[[Expr, Expr], Expr],
         begin: float,
     ) -> list[Stmt]:  # fmt: skip
-        """to[b] = of(i), joined over the numbers of a block. Of whole blocks a vector at a time."""
+        """to[b] = of(i), reduced over a block by `joined`; whole blocks go a vector at a time."""
 
         def whole(b: Var) -> Stmt:
             lane = Var(self.names.fresh("lane"))
@@ -143,7 +143,7 @@ class _Loops:
         return seq((*tops, self.real_is(LARGEST, LOW), self.each("b", self.blocks, more)))
 
     def powers(self) -> Stmt:
-        """All exponents; their sums of each block, and of all."""
+        """All exponentials, their sum in each block, and their sum in all."""
 
         def some(b: Var) -> Stmt:
             def one(v: Var) -> Stmt:
@@ -167,7 +167,7 @@ class _Loops:
     # ---- candidates
 
     def candidates(self) -> Stmt:
-        """Those that top-k needs, and some that are as large; or as many as top-p needs."""
+        """Collects logits that include all of top-k, or as many as top-p needs."""
         wanted, blocks = self.whole[WANTED], self.blocks
         rounds = 1
         while FIRST * MORE ** (rounds - 1) < blocks:
@@ -191,7 +191,8 @@ class _Loops:
         ))  # fmt: skip
 
     def collect(self) -> Stmt:
-        """Logits from PREFIX on, in order; their sum is KEPT."""
+        """Collects the logits whose keys reach PREFIX, in order; KEPT is the sum of their
+        exponentials."""
 
         def block(b: Var) -> Stmt:
             def element(j: Var) -> Stmt:
@@ -208,7 +209,7 @@ class _Loops:
         return self.whole_is(FOUND, 0), self.real_is(KEPT, 0.0)
 
     def take(self, i: Expr) -> Stmt:
-        """One more candidate. Without top-k, its exponent is there."""
+        """Adds a candidate. Without top-k, its exponential is there already."""
         at = self.whole[FOUND]
         return seq((
             put(self.place, (at,), i),
@@ -218,8 +219,8 @@ class _Loops:
         ))  # fmt: skip
 
     def cut(self) -> Expr:
-        """A logit's key from which on exponents are, for sure, as likely as top-p: those of all
-        below add up to no more than what is missing from 1."""
+        """A key whose logits and larger ones are surely as likely as top-p: all below it add up to
+        no more than 1 - top_p."""
         share = (self.real[SUM] / self.size).astype("float32") * (1.0 - self.top_p) * SLACK
         low = te.log(te.maximum(share, LEAST)) * self.temperature
         return _key(self.real[LARGEST].astype("float32") + low)
@@ -228,8 +229,8 @@ class _Loops:
         self, count: Expr | int, value: Callable[[Var], Expr], weight: Callable[[Var], Expr] | None,
         goal: Expr,
     ) -> Stmt:  # fmt: skip
-        """PREFIX is the largest key from which on all weights reach a goal; SO_FAR is the weight of
-        those above. weight None: each counts 1."""
+        """PREFIX becomes the largest key for which the weights from it on reach a goal, SO_FAR the
+        weight above it. weight None: each counts 1."""
 
         def level(shift: int) -> list[Stmt]:
             top = shift == 24
@@ -274,7 +275,7 @@ class _Loops:
             return self.mass[self.place[i]]
 
         def kept(condition: Callable[[Expr], Expr], before: Callable[[Var], Stmt]) -> Stmt:
-            """Candidates that a condition of their keys does not hold for weigh nothing."""
+            """Candidates whose keys do not meet a condition get mass 0."""
 
             def one(i: Var) -> Stmt:
                 own = seq((before(i), self.added(KEPT, mass(i))))
@@ -291,7 +292,7 @@ class _Loops:
         together = seq((
             self.real_is(GOAL, te.maximum(self.real[SUM] * self.top_p.astype("float64"), LEAST)),
             self.bound(found, value, mass, goal),
-            # Of equal ones the first are taken, until the goal is reached.
+            # Of equal candidates the first are taken, until the goal is reached.
             kept(
                 lambda key: te.any_of(
                     key > prefix, te.all_of(key.equal(prefix), self.real[SO_FAR] < goal)
@@ -336,7 +337,7 @@ class _Loops:
 
 
 def _key(x: Expr) -> Expr:
-    """An integer that has the order of the floats; both zeros have the same."""
+    """An integer that sorts like the float; both zeros have the same."""
     bits = call("reinterpret", "int32", x)
     return te.select(x.equal(0.0), const(0), bits ^ ((bits >> 31) & TURNED))
 

@@ -1,4 +1,4 @@
-"""Operators that take one element of each input, broadcast, to one element of the output.
+"""Operators that map one element of each input, broadcast, to one element of the output.
 
 One line per operator: its name, its inputs' kinds of dtype, and the same function on expressions
 and on arrays. Attributes arrive as keywords.
@@ -59,7 +59,7 @@ def same_extent(a: Dim, b: Dim) -> bool:
 
 
 class UnlikeExtents(ValueError):
-    """Extents of which a run may make unequal numbers. symbols: the names in them."""
+    """Extents that may be unequal at run time. symbols: the names in them."""
 
     def __init__(self, what: str, extents: Sequence[Dim]) -> None:
         super().__init__(what)
@@ -69,7 +69,7 @@ class UnlikeExtents(ValueError):
 
 
 def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
-    """The shape the shapes broadcast to, as numpy has it; ValueError naming op and the shapes."""
+    """The shape that the shapes broadcast to, as in numpy; a ValueError names op and the shapes."""
     rank = max(len(shape) for shape in shapes)
     result: list[Dim] = [1] * rank
     for shape in shapes:
@@ -207,7 +207,7 @@ def _softplus_array(x: Array) -> Array:
 
 
 def _exactly(exact: Callable[[Array], Array], fast: Callable[[Array], Array]) -> Any:
-    """The function on arrays of an approximation that float64 goes without."""
+    """The function on arrays of an approximation; float64 is computed exactly."""
     return lambda x: exact(x) if x.dtype == np.float64 else fast(x)
 
 

@@ -1,5 +1,5 @@
-"""Why a target computes an operator the way it does: its candidates, what each asks for, and which
-of them this operator could have."""
+"""Why a target computes an operator the way it does: its candidates, what each needs, and which of
+them fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .strategy import candidates
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An implementation, what it asks for, and whether the operator has that."""
+    """An implementation, its needs, and whether the operator meets them."""
 
     name: str
     needs: str
@@ -24,8 +24,8 @@ class Candidate:
 def explain(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> tuple[Candidate, ...]:
-    """The candidates of an operator on plain data and weights, best first; the default schedule,
-    which takes everything, is none of them."""
+    """The candidates of an operator on plain data and weights, best first, without the default
+    schedule, which takes everything."""
     found: dict[str, Candidate] = {}
     for i in candidates(op, target):
         needs = i.reason(types, attrs, target) if i.reason else i.needs

@@ -1,14 +1,14 @@
-"""exp, tanh and erf with fewer instructions and some error, which graph.approximate puts in.
+"""exp, tanh and erf with fewer instructions and some error; graph.approximate puts them in.
 
 Their largest relative errors, in float32, over all finite arguments:
 
-    fast_exp    1.5e-5     for -87.3 <= x <= 88; results beyond are those at these bounds
-    fast_tanh   2e-5       beyond 6 it is that of 6
-    fast_erf    8e-6       beyond 3.2 it is that of 3.2
+    fast_exp    1.5e-5     for -87.3 <= x <= 88; beyond, the result at the bound
+    fast_tanh   2e-5       beyond 6, the result at 6
+    fast_erf    8e-6       beyond 3.2, the result at 3.2
 
 exp is 2^n times a polynomial of degree 4 on [-1/2, 1/2]; the others are x P(x^2) / Q(x^2). The
-coefficients minimize the largest relative error (Lawson's iteration in float64). float16 computes
-in float32, float64 as without.
+coefficients minimize the largest relative error (Lawson's iteration in float64). float16 is
+computed in float32, float64 exactly.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _in_float32(x: Expr, fast: Callable[[Expr], Expr], exact: Callable[[Expr], E
 
 
 def falling_exp(x: Expr) -> Expr:
-    """e^x of a float32 that is at most 0, off by 1e-6 of the result at most where x >= -10, and by
-    6e-6 beyond; below LEAST it is that of LEAST. Exponents are added as integers."""
+    """e^x of a float32 of at most 0. The relative error is at most 1e-6 where x >= -10, and 6e-6
+    below; x is at least LEAST. Exponents are added as integers."""
     bounded = te.maximum(x, LEAST)
     shifted = te.fma(bounded, LOG2_E, MAGIC)
     rest = te.fma(bounded, LOG2_E, MAGIC - shifted)

@@ -1,9 +1,9 @@
-"""float16: what numbers are computed in, and how their sums stay right.
+"""float16: the dtype of arithmetic, and how sums stay accurate.
 
-Definitions keep sums in float32, and round once, when they are complete. Kernels do so too where a
-target only stores float16. Where it computes with float16, sums are of float16 as well, since that
-is what makes it fast; a long one is then a sum of short ones, whose errors grow with the root of
-its length rather than with the length (pairwise summation, in two steps).
+Definitions keep sums in float32, and round a complete sum once. Kernels do so too where a target
+only stores float16. Where it computes with float16, sums are float16 as well, to be fast; a long
+sum is then a sum of short ones, so that errors grow with the root of its length, not with its
+length (pairwise summation, in two steps).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..te import Tensor
 from ..te.tensor import ComputeOp
 
 WHOLE = 64  # products that are summed up in float16 without parts
-PART = 64  # about how many of them make a part of a longer sum
+PART = 64  # products, about, in a part of a longer sum
 
 
 def sums(dtype: str) -> str:
@@ -28,7 +28,7 @@ def sums(dtype: str) -> str:
 
 
 def rounded(total: Tensor, dtype: str) -> Tensor:
-    """Sums as numbers of a dtype: where that is another one, by a stage of its own."""
+    """Sums as numbers of a dtype; a stage of its own converts them, if they have another."""
     if total.dtype == dtype:
         return total
     result: Tensor = te.compute(total.shape, lambda *i: total[i].astype(dtype), name="rounded")
@@ -41,10 +41,10 @@ def arithmetic(dtype: str, target: Target) -> str:
 
 
 def spare_registers(dtype: str, products: int, target: Target) -> int:
-    """Vector registers that a tile of sums of so many products had better leave free, as counted.
+    """Vector registers that a tile leaves free, where each sum has so many products.
 
-    ARM multiplies float16 by lanes of half of the registers only, and LLVM's allocator spills much
-    where that gets tight; numbers that are only stored in float16 are converted.
+    ARM multiplies float16 by lanes of only half of the registers, and LLVM's allocator spills much
+    where these run short. Numbers that are only stored in float16 need registers to be converted.
     """
     if dtype != "float16":
         return 0
@@ -59,9 +59,9 @@ def part_of(name: str) -> str:
 def tile_sum(
     shape: Sequence[Dim], element: Callable[..., Reduce], long: IterVar | None, name: str
 ) -> Tensor:
-    """te.compute(shape, element, name=name); of float16 as sums of parts, each of which is over a
-    piece of the axis `long`, and over as many of the reduction's other axes as part_sizes says.
-    Without `long`, the innermost axes are what parts are over.
+    """te.compute(shape, element, name=name); in float16, as sums of parts. A part is a sum over a
+    piece of the axis `long`, and over the other axes as far as part_sizes says. Without `long`, it
+    is over the innermost axes.
 
     The parts are a stage of their own, whose first dimensions count them (tile.py schedules it).
     """
@@ -98,9 +98,9 @@ def tile_sum(
 
 
 def part_sizes(dtype: str, extents: Sequence[int], long: int | None) -> list[int]:
-    """How much of each axis a part of a sum takes: all of them where it needs no parts, else about
-    PART products together, by cutting the axis `long`, and the first of the others into single
-    turns where they are too many; without `long`, of the innermost axes what fits."""
+    """How much of each axis a part of a sum takes: all, if the sum needs no parts; else about PART
+    products in total. The axis `long` is cut; if the other axes are too many, the first of them are
+    cut to 1. Without `long`, a part takes as much of the innermost axes as fits."""
     sizes = list(extents)
     if dtype != "float16" or prod(extents) <= WHOLE:
         return sizes
@@ -118,7 +118,8 @@ def part_sizes(dtype: str, extents: Sequence[int], long: int | None) -> list[int
 
 
 def _near(most: int, extent: int) -> int:
-    """A divisor of an extent, or another size where all that are small enough are much smaller."""
+    """The largest divisor of an extent up to `most`; if it is at most half of `most`, `most`
+    itself."""
     divisor = max(n for n in range(1, most + 1) if extent % n == 0)
     return divisor if 2 * divisor > most else min(most, extent)
 

@@ -1,5 +1,5 @@
-"""Heaps within the loops of an operator: the first of some elements in an order, and what follows
-it once that is gone (Williams, Algorithm 232: Heapsort, 1964)."""
+"""Heaps within the loops of an operator: they give elements in an order, one by one (Williams,
+Algorithm 232: Heapsort, 1964)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from ..ir import Buffer, Expr, ExprLike, If, Stmt, Var, const, seq
 from .loops import each, put
 
 Entry = tuple[Expr, Expr]  # a key and a place
-HOLE, CHILD, SINKS = range(3)  # of a heap's state: a free place, what may go there, whether to look
+HOLE, CHILD, SINKS = range(3)  # of a heap's state: a free place, its better child, whether to go on
 
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """Keys and places, the first of them at 0; what is at n comes before what is at 2n + 1 and
-    2n + 2.
+    """Keys and places. The first entry is at 0; entry n comes before entries 2n + 1 and 2n + 2.
 
-    state: int32[3]. room: the most entries; behind them stands one that sinks. levels: at least as
-    many as a heap has. before(a, b): the order.
+    state: int32[3]. room: the most entries; behind them is the entry that sinks. levels: at least
+    as many as the heap has. before(a, b): the order.
     """
 
     keys: Buffer
@@ -37,7 +36,7 @@ class Heap:
         return put(self.keys, (n,), entry[0]), put(self.places, (n,), entry[1])
 
     def made(self, size: Expr, name: str) -> Stmt:
-        """Orders what is there, `size` entries."""
+        """Makes a heap of the first `size` entries."""
 
         def from_end(t: Var) -> Stmt:
             top = size // 2 - 1 - t
@@ -46,7 +45,7 @@ class Heap:
         return each(name, size // 2, from_end)
 
     def sunk(self, top: ExprLike, size: Expr, entry: Entry, name: str) -> Stmt:
-        """Puts an entry at `top`, or below it, where what comes before it moves up."""
+        """Sinks an entry from `top`; entries that come before it move up."""
         hole, better, sinks = (self.state[k] for k in (HOLE, CHILD, SINKS))
         child = hole * 2 + 1
         other = te.minimum(child + 1, size - 1)
@@ -62,13 +61,13 @@ class Heap:
         ))  # fmt: skip
 
     def without_first(self, size: Expr, name: str) -> Stmt:
-        """Takes the first of `size` entries away: the last one sinks from its place."""
+        """Removes the first of `size` entries: the last one sinks from the top."""
         last = size - 1
         return self.sunk(const(0), last, self.at(last), name)
 
 
 def first_by(largest: bool) -> Callable[[Entry, Entry], Expr]:
-    """The order of the largest (smallest) keys first, and of equal ones by their places."""
+    """The order by keys, the largest (smallest) first, and of equal keys by places."""
 
     def before(a: Entry, b: Entry) -> Expr:
         more = a[0] > b[0] if largest else a[0] < b[0]

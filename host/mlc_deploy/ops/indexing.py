@@ -2,8 +2,8 @@
 elements' places, running sums.
 
 Negative indices count from the end. Where several updates meet one element, the last one stays; an
-update outside of the tensor is left out. Scatters and running sums are loops that run in order. The
-largest elements are found by a heap, in order as well.
+update outside of the tensor is left out. Scatters and running sums are serial loops. A heap finds
+the largest elements, serially as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .loops import each, levels_of, nest, put
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
-# ONNX's names of what a scatter does where an element is there already: the IR's operator, numpy's
+# ONNX's names of a scatter's reduction with the element already there: the IR's operator, numpy's
 COMBINE = {
     "add": ("+", np.add),
     "mul": ("*", np.multiply),
@@ -72,7 +72,8 @@ def _refuse_larger(op: str, part: Tensor, whole: Tensor, axis: int) -> None:
 
 
 def _grid(indices: Array, axis: int) -> tuple[Array, ...]:
-    """Where gather_elements and scatter_elements reach, as numpy's fancy index."""
+    """The elements that gather_elements reads and scatter_elements writes, as numpy's fancy
+    index."""
     place: list[Array] = list(np.indices(indices.shape, sparse=True))
     place[axis] = indices
     return tuple(place)
@@ -126,8 +127,8 @@ def _scatter(
     front: Sequence[Any],
     place: Callable[[Tensor, Sequence[Expr]], list[Expr]],
 ) -> Sequence[Tensor]:
-    """x, and then updates in their order. place(indices, i): where in x's first dimensions update i
-    goes, of so many updates as `front` are; the other dimensions go along."""
+    """x with updates applied in order. front: the shape of the updates' indices. place(indices, i):
+    where update i goes in x's first dimensions; it covers the other dimensions."""
     x, *_ = inputs
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
@@ -226,7 +227,7 @@ def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64; of equal
-    ones, the first comes first. A heap has the best so far, the last of them on top."""
+    ones, the first comes first. A heap holds the best so far, the last of them on top."""
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
     extent, k = x.shape[axis], attrs["k"]

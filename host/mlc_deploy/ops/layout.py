@@ -36,7 +36,7 @@ class Layout:
 
 @cache
 def layout(text: str) -> Layout:
-    """Reads a layout's name; ValueError where it is none."""
+    """Reads a layout's name; ValueError if it is no layout."""
     order: list[str] = []
     tiles: dict[str, tuple[int, ...]] = {}
     parts = re.findall(r"([A-Z])|([0-9]+)([a-z])", text)
@@ -52,8 +52,8 @@ def layout(text: str) -> Layout:
 
 
 def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The shape in a layout of a tensor whose axes have these sizes. Those of axes that are cut
-    into tiles are numbers."""
+    """The shape in a layout of a tensor with these sizes by axis. Sizes of tiled axes are
+    numbers."""
     shape: list[Any] = []
     seen: dict[str, int] = {}
     for axis in to.order:
@@ -70,7 +70,7 @@ def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def packed_index(to: Layout, at: dict[str, Expr]) -> tuple[Expr, ...]:
-    """Where in a layout the element stands that has these coordinates by axis."""
+    """The index in a layout of the element with these coordinates by axis."""
     indices: list[Expr] = []
     seen: dict[str, int] = {}
     for axis in to.order:
@@ -84,7 +84,7 @@ def packed_index(to: Layout, at: dict[str, Expr]) -> tuple[Expr, ...]:
 
 
 def pack(array: Array, source: str, to: str) -> Array:
-    """An array from a plain layout (no tiles) to another, zeros filling up the tiles."""
+    """An array from a plain layout (no tiles) to another; zeros fill up the tiles."""
     plain, target = layout(source), layout(to)
     sizes = dict(zip(plain.order, array.shape, strict=True))
     spread: list[int] = []
@@ -127,7 +127,7 @@ def unpack(array: Array, source: str, to: str, sizes: Sequence[int]) -> Array:
 
 
 def unpacked_index(source: Layout, i: Sequence[Expr]) -> dict[str, Expr]:
-    """By axis, the coordinates of the element that stands at index i of a layout."""
+    """The coordinates, by axis, of the element at index i of a layout."""
     at: dict[str, Expr] = {}
     seen: dict[str, int] = {}
     for axis, index in zip(source.order, i, strict=True):
@@ -139,7 +139,7 @@ def unpacked_index(source: Layout, i: Sequence[Expr]) -> dict[str, Expr]:
 
 
 def plain_sizes(source: Layout, shape: Sequence[Any]) -> dict[str, Any]:
-    """By axis, the sizes of a tensor in a layout whose tiles divide them."""
+    """The sizes, by axis, of a tensor in a layout whose tiles divide them."""
     sizes: dict[str, Any] = {}
     for axis, extent in zip(source.order, shape, strict=True):
         sizes[axis] = sizes[axis] * extent if axis in sizes else extent
@@ -147,7 +147,7 @@ def plain_sizes(source: Layout, shape: Sequence[Any]) -> dict[str, Any]:
 
 
 def in_layout(to: Layout, sizes: Sequence[Any], element: Callable[..., Any], name: str) -> Tensor:
-    """The tensor of element(*coordinates), one for each axis and of these sizes, in a layout."""
+    """The tensor of element(*coordinates), with these sizes by axis, in a layout."""
     if not to.tiles:
         plain: Tensor = te.compute(sizes, element, name=name)
         return plain
@@ -165,8 +165,8 @@ Evaluate = Callable[[Sequence[Array], Attrs], Sequence[Array]]
 
 
 def in_any_layout(compute: Compute, evaluate: Evaluate) -> tuple[Compute, Evaluate]:
-    """An operator's two definitions, of one input and on plain data, with an attribute `layout`
-    that the data and the results are in."""
+    """An operator's two definitions, of one input and on plain data, with an attribute `layout` for
+    data and results."""
 
     def computed(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         if "layout" not in attrs:

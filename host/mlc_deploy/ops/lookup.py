@@ -1,4 +1,4 @@
-"""lookup: what any function of one 8-bit number is, as a table of its 256 values.
+"""lookup: any function of one 8-bit number, as a table of its 256 values.
 
 The table is in the order of the numbers' bits, as uint8 counts them: 0 to 127, then for int8 -128
 to -1. Its values are 8-bit numbers, signed or not.
@@ -26,7 +26,7 @@ def all_values(dtype: str) -> Array:
 
 
 def place(q: Expr) -> Expr:
-    """Where in a table a number's value is."""
+    """The index of a number's value in a table."""
     return q.astype("uint8").astype("int32")
 
 

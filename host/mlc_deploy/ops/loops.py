@@ -1,4 +1,4 @@
-"""Statements that operators write as loops of their own, which run in order."""
+"""Statements of operators that write serial loops of their own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from ..ir import Buffer, Dim, Expr, ExprLike, For, If, Stmt, Store, Var, expr, seq
 
-LEVELS = 30  # of what doubles from one to the next: indices are int32
+LEVELS = 30  # most doublings up to an index: indices are int32
 
 
 def levels_of(extent: Dim) -> int:
-    """How often 1 doubles before it is more than an extent."""
+    """How often 1 doubles until it exceeds an extent."""
     return max(extent, 1).bit_length() if isinstance(extent, int) else LEVELS
 
 
@@ -28,14 +28,14 @@ def where(condition: Expr, *then: Stmt) -> Stmt:
 
 
 def number(buffer: Buffer, *index: ExprLike) -> Expr:
-    """An element of integers, as indices are."""
+    """An element of integers, as an int32 index."""
     return buffer[index].astype("int32")
 
 
 def nest(
     extents: Sequence[ExprLike], body: Callable[[tuple[Var, ...]], Stmt], name: str = "n"
 ) -> Stmt:
-    """Loops around a body, which gets their variables, called by `name` and numbers."""
+    """Loops around body(variables); `name` and a number name each variable."""
 
     def level(index: tuple[Var, ...]) -> Stmt:
         if len(index) == len(extents):

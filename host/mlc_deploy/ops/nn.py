@@ -3,20 +3,20 @@
 Convolutions are NCHW with OIHW weights; one dimension is two with height 1. Attributes: strides
 and dilations (height, width), pads (top, left, bottom, right), groups, and pad_value (default 0).
 
-int8 and uint8, mixed or not, give int32 (quantize.py tells what zero points add to that).
+int8 and uint8, mixed or not, give int32 (for zero points see quantize.py).
 
 Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
 channels the number of outputs, which tiles may exceed (other axes are whole tiles).
 
 conv2d's attribute row_taps, (taps, channels, width), says that the weights' input channels are the
-taps of the kernel's row of one channel after the other, with zeros up to width and to whole tiles.
+taps of a kernel's row, one channel after the other, with zeros up to width and to whole tiles.
 
-conv2d's attribute row_shifts, (rows of taps, shifts, high), says that the weights' rows are those
-of the kernel several times: for each shift `high` rows, in which they stand so many rows further
-down. The first shift is 0.
+conv2d's attribute row_shifts, (rows of taps, shifts, high), says that the weights repeat the
+kernel's rows: for each shift there are `high` rows, with the kernel's shifted down by so many. The
+first shift is 0.
 
-conv2d's data may be in blocks of channels, NCHW4c: then data_layout says so, and out_layout what
-layout the result is in (data_layout, unless given). Blocks divide the channels.
+conv2d's data may be in blocks of channels, NCHW4c: then data_layout names their layout, and
+out_layout the result's (default: data_layout). Blocks divide the channels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
-MOST_PRODUCTS = 8  # of a power that is made of them
+MOST_PRODUCTS = 8  # in a power that is computed by products
 
 
 def window_extent(
@@ -53,7 +53,7 @@ def window_extent(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights in their plain layout's terms, however they are packed."""
+    """Weights by plain index, however they are packed."""
 
     sizes: tuple[Any, ...]
     at: Callable[..., Expr]
@@ -71,8 +71,8 @@ def data_layouts(attrs: Attrs) -> tuple[Layout, Layout]:
 
 
 def _packed_sizes(packed: Layout, shape: Sequence[Any], attrs: Attrs) -> dict[str, Any]:
-    """The sizes of axes without what fills up packed weights: attrs["channels"] of the outputs and,
-    where it is given, attrs["in_channels"] of the inputs, and the rows of attrs["row_shifts"]."""
+    """The sizes of axes without the zeros that fill up packed weights: attrs["channels"] for
+    outputs and, where given, attrs["in_channels"] for inputs and attrs["row_shifts"] for rows."""
     inputs = {"I": attrs["in_channels"]} if "in_channels" in attrs else {}
     rows = {"H": attrs["row_shifts"][0]} if "row_shifts" in attrs else {}
     return {**plain_sizes(packed, shape), packed_axis(packed): attrs["channels"], **inputs, **rows}
@@ -101,7 +101,7 @@ def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
 
 
 def plain_weights(w: Array, attrs: Attrs) -> Array:
-    """Weights as the operator's plain layout has them."""
+    """Weights in the operator's plain layout."""
     if "kernel_layout" not in attrs:
         return w
     packed, plain = layout(attrs["kernel_layout"]), attrs["source_layout"]
@@ -115,13 +115,13 @@ def plain_weights(w: Array, attrs: Attrs) -> Array:
 
 
 def taps_as_channels(w: Array, width: int) -> Array:
-    """Weights [O, C, KH, KW] as [O, C * width, KH, 1], which attribute row_taps speaks of."""
+    """Weights [O, C, KH, KW] as [O, C * width, KH, 1], which attribute row_taps describes."""
     wide = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, width - w.shape[3])))
     return wide.transpose(0, 1, 3, 2).reshape(w.shape[0], -1, w.shape[2], 1)
 
 
 def rows_shifted(w: Array, shifts: Sequence[int], high: int) -> Array:
-    """Weights [O, I, KH, KW] as [O, I, shifts * high, KW], which attribute row_shifts speaks of."""
+    """Weights [O, I, KH, KW] as [O, I, shifts * high, KW], which attribute row_shifts describes."""
     below = (high - w.shape[2] - n for n in shifts)
     return np.concatenate(
         [
@@ -133,7 +133,7 @@ def rows_shifted(w: Array, shifts: Sequence[int], high: int) -> Array:
 
 
 def without_filling(w: Array, attrs: Attrs) -> Array:
-    """Packed weights with zeros where nothing of the plain ones stands, as kernels may expect."""
+    """Packed weights with zeros wherever they hold no plain weight, as kernels may expect."""
     if "kernel_layout" not in attrs:
         return w
     plain = plain_weights(w, attrs)
@@ -225,12 +225,12 @@ def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def wide(x: Array) -> Array:
-    """float16 as float32, which is what sums are kept in."""
+    """float16 as float32, the dtype of its sums."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """x [M, K] times w: [N, K] where attrs' transpose_b, else [K, N]."""
+    """x [M, K] times w: [N, K] where attrs has transpose_b, else [K, N]."""
     x, w = inputs
     weights = weights_of(w, attrs, "NK" if attrs["transpose_b"] else "KN")
     require(x.ndim == len(weights.sizes) == 2, f"dense: {x.ndim} and {w.ndim} dimensions, not 2")
@@ -332,8 +332,8 @@ def _power(base: Expr, exponent: float) -> Expr:
     """base ^ exponent, without a call into the C library for each lane.
 
     Multiples of 1/4 up to MOST_PRODUCTS are products of the base and its roots, each rounded as
-    IEEE 754 says. Others are e ^ (exponent * ln base): by as much as that argument is off, so is a
-    share of the result; and a base below 0 gives NaN.
+    IEEE 754 says. Others are e ^ (exponent * ln base): the absolute error of this argument becomes
+    the relative error of the result, and a base below 0 gives NaN.
     """
     quarters = 4 * exponent
     if not (quarters.is_integer() and 0 < exponent <= MOST_PRODUCTS):

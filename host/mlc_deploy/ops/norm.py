@@ -3,8 +3,8 @@
     layer_norm(x)   (x - mean) / sqrt(variance + epsilon)
     rms_norm(x)     x / sqrt(mean of squares + epsilon)
 
-Attributes: axes, over which the means are, and epsilon. Over the axes of an image layer_norm is the
-instance normalization, over those of a group of channels the group normalization.
+Attributes: axes of the means, and epsilon. Over the axes of an image, layer_norm is instance
+normalization; over those of a group of channels, group normalization.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class _Statistics:
         self.kept = [axis for axis in range(x.ndim) if axis not in self.axes]
 
     def data(self, index: Any) -> Expr:
-        """An element, as sums take it."""
+        """An element in the dtype of sums."""
         return self.x[index].astype(self.kept_in)
 
     def place(self, index: Sequence[Expr]) -> Index:
-        """Where the mean stands that an element of the tensor counts into."""
+        """The index of the mean that includes an element of the tensor."""
         return tuple(index[axis] for axis in self.kept)
 
     def mean(self, name: str, value: Callable[[Any], Expr]) -> Tensor:

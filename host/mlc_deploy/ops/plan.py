@@ -2,7 +2,7 @@
 
 An implementation makes a plan from plain types and attributes. The plan says what it costs, in
 which layouts it wants data and weights, and then states the operator in stages and schedules them.
-It is frozen and compares by what it holds; equal plans make equal kernels.
+It is frozen and compares by value; equal plans make equal kernels.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ PIECE = 4096  # columns that are packed together: a multiple of every layout's t
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How constant weights are laid out at compile time: from the plain layout `source` to the
-    layout `to`. taps: the width of a row of taps that takes the place of input channels, if any
-    (nn.taps_as_channels). shifts: of the rows of taps, that stand there for each of them in `high`
-    rows, if any (nn.rows_shifted). tile: of Winograd's filtering, for which they are transformed,
-    if any. bits: of numbers in blocks of bytes, if they are such, and halves: the dimension of `to`
-    that are the halves of a byte (block_scaled.py). floats: the dtype that floats become, if
-    any."""
+    layout `to`. taps: the width of a row of taps that replaces input channels, if any
+    (nn.taps_as_channels). shifts: of the rows of taps, repeated in `high` rows for each shift, if
+    any (nn.rows_shifted). tile: Winograd's tile, for which weights are transformed, if any. bits:
+    of numbers in blocks of bytes, if any. halves: the dimension of `to` that counts the halves of a
+    byte (block_scaled.py). floats: the dtype that floats become, if any."""
 
     source: str
     to: str
@@ -52,7 +51,7 @@ class Packing:
     floats: str = ""
 
     def prepared(self, w: Array) -> Array:
-        """Plain weights as those that `to` lays out."""
+        """Plain weights in the form that `to` lays out."""
         if self.shifts:
             return rows_shifted(w, self.shifts, self.high)
         return taps_as_channels(w, self.taps) if self.taps else w
@@ -63,12 +62,12 @@ class Packing:
         if self.floats and w.dtype.kind == "f":
             w = w.astype(self.floats)
         packed = pack(self.prepared(w), self.source, self.to)
-        if self.tile:  # once they are packed: at the points they are up to seven times as many
+        if self.tile:  # after packing: transformed weights are up to seven times as many
             return transformed_weights(packed, self.tile, layout(self.to).order.index("H"))
         return packed
 
     def _of_few_bits(self, w: Array) -> Array:
-        """In pieces of columns, since on the way a number takes a byte and more."""
+        """Packs pieces of columns, since on the way a number takes a byte or more."""
         found = self.type(TensorType(w.shape, str(w.dtype)))
         packed, at = np.empty(found.sizes, found.dtype), 0
         for begin in range(0, len(w), PIECE):
@@ -79,7 +78,7 @@ class Packing:
         return packed
 
     def type(self, w: TensorType) -> TensorType:
-        """Of plain weights of a type, laid out."""
+        """The type of weights laid out, from the type of plain ones."""
         sizes, dtype = w.sizes, w.dtype
         if self.bits:
             columns, blocks, stored = sizes
@@ -99,13 +98,13 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
-    """How one call is computed. Fields beyond these say what was decided.
+    """How one call is computed. Subclasses add fields for what was decided.
 
-    types: of the plain arguments. stated: the operator and the attributes that state the call in
-    the plan's layouts. data: the layout of the first argument, and result the layout of the result;
-    "" where they are plain. packing: of constant weights; None where they are taken as they are.
-    beside: of the constants that follow the weights. cost: about how many instructions one call
-    executes; 0 where that is not known.
+    types: of the plain arguments. op and stated: the operator and the attributes that state the
+    call in the plan's layouts. data: the layout of the first argument, and result the layout of the
+    result; "" for plain ones. packing: of constant weights; None to take them as they are. beside:
+    of the constants that follow the weights. cost: about how many instructions one call executes; 0
+    where that is not known.
     """
 
     name: ClassVar[str]
@@ -138,7 +137,7 @@ class Plan(ABC):
 
     @property
     def saved(self) -> float:
-        """Instructions that weights which grow by their packing save; 0 where they do not grow."""
+        """Instructions saved by weights that grow when packed; 0 where they do not grow."""
         return 0.0
 
     def lighter(self) -> Sequence[Plan]:
@@ -146,7 +145,7 @@ class Plan(ABC):
         return ()
 
     def packed(self, constants: Sequence[Array]) -> list[Array]:
-        """The weights, and what follows them, as the plan takes them."""
+        """The weights, and the constants that follow them, as the plan takes them."""
         found = list(constants)
         if self.packing is not None:
             found[0] = self.packing(found[0])
@@ -160,14 +159,14 @@ class Plan(ABC):
 
     @abstractmethod
     def schedule(self, func: PrimFunc) -> PrimFunc:
-        """`func`, whose parameters begin with the operator's inputs and whose stages begin with
-        the plan's, scheduled. Elementwise stages may follow."""
+        """Schedules `func`. Its parameters begin with the operator's inputs, its stages with the
+        plan's; elementwise stages may follow."""
 
 
 def known_of_weights(w: Array) -> dict[str, Any]:
-    """What plans may be told of constant weights of int8, as attributes: those within ±127, of
-    which an int16 holds the sum of two products, are narrow; those of 3 x 3 filters whose sums with
-    any data Winograd's filtering gives exactly have small sums."""
+    """Attributes that tell plans about constant int8 weights. NARROW: they are within ±127, so that
+    int16 holds the sum of two products. SMALL: they are 3 x 3 filters, and Winograd's filtering
+    gives their sums with any data exactly."""
     if w.dtype != np.int8:
         return {}
     known = {NARROW: True} if w.min(initial=0) >= -127 else {}

@@ -4,7 +4,7 @@
               steps=(("+", 0, 1), ("const", "float32", "0.0"), ("max", 2, 3)))
 
 The inputs are numbered from 0, and the steps go on counting; the last step is the output's element.
-An expression that shares parts is as long as it has parts.
+A shared part of an expression is one step.
 
     ("const", dtype, text)           a number, as Python writes it
     ("cast", dtype, a)
@@ -30,7 +30,7 @@ from .elementwise import broadcast_shape, element_at
 from .registry import Array, Attrs, Operator, register, require
 
 NAME = "pointwise"
-FUNCTION = "function"  # the attribute that says what the user calls it; it has no effect
+FUNCTION = "function"  # the attribute with the user's name for it; it has no effect
 Step = tuple[Any, ...]
 V = TypeVar("V")
 
@@ -55,8 +55,8 @@ CALLS: Mapping[str, tuple[int, Callable[..., Any]]] = {  # how many arguments ea
 
 
 def step_of(e: Expr, numbers: Mapping[Expr, int]) -> Step | None:
-    """A part of an expression, but for loads, as a step; numbers are of the parts in it. None where
-    no step says what it is."""
+    """A part of an expression, except a load, as a step; None where no step expresses it. numbers:
+    of the parts in it."""
     match e:
         case Const(value, dtype):
             return "const", dtype, str(value)
@@ -76,7 +76,7 @@ def step_of(e: Expr, numbers: Mapping[Expr, int]) -> Step | None:
 
 
 def _followed(steps: Any, inputs: Sequence[V], visit: Callable[[Step, list[V]], V]) -> V:
-    """The last step's value, where visit(step, operands) gives each step's."""
+    """The last step's value; visit(step, operands) gives the value of each step."""
     values = list(inputs)
     require(isinstance(steps, tuple) and len(steps) > 0, f"{NAME}: there are no steps")
     for step in steps:
@@ -89,7 +89,7 @@ def _followed(steps: Any, inputs: Sequence[V], visit: Callable[[Step, list[V]], 
 
 
 def _words(step: Any) -> int:
-    """How many entries of a step stand before its operands; ValueError for what is no step."""
+    """How many entries of a step stand before its operands; ValueError if it is no step."""
     match step:
         case ("const", str(), str()):
             return 3

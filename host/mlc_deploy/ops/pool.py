@@ -1,8 +1,8 @@
 """Pooling over windows of any number of spatial dimensions (NC…).
 
 Attributes, per spatial dimension: kernel, strides, dilations, pads (beginnings, then ends);
-ceil_mode, and for the average count_include_pad. A window that ceil_mode lets reach beyond the
-padding takes nothing, and counts nothing, there. max_pool and avg_pool also take `layout`.
+ceil_mode, and for the average count_include_pad. With ceil_mode a window may reach beyond the
+padding; its taps there are not read, and do not count. max_pool and avg_pool also take `layout`.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def _evaluate_sum(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_places(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The place of each window's maximum, the first of equal ones, as int64: its number in the
-    memory of x; attrs also by_column, whether the last two dimensions count the other way round."""
+    """The place of each window's maximum, the first of equal ones, as int64: its flat index in x.
+    attrs also by_column, whether flat indices run down the columns of the last two dimensions."""
     (x,) = inputs
     top = _compute_max(inputs, attrs)[0]
     data = padded(x, _all_pads(x.shape, attrs), te.min_value(x.dtype), name="pad_again")

@@ -1,4 +1,4 @@
-"""Layers as sums of products: how many there are, and along which axes their outputs stand."""
+"""Layers as sums of products: the number of products, and the axes of outputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .registry import Attrs, TensorType
 
 
 def conv_output_axes(attrs: Attrs, weights: int, result: int) -> tuple[int, int]:
-    """Of weights [O, I, ...] and results [N, O, ...] (registry.OutputAxes)."""
+    """For weights [O, I, ...] and results [N, O, ...] (registry.OutputAxes)."""
     return 0, 1
 
 
 def matrix_output_axes(attrs: Attrs, weights: int, result: int) -> tuple[int, int]:
-    """Of weights [..., K, N], or [..., N, K] by the attribute transpose_b."""
+    """For weights [..., K, N], or [..., N, K] by the attribute transpose_b."""
     return weights - (2 if attrs.get("transpose_b") else 1), result - 1
 
 
@@ -25,8 +25,8 @@ def matrix_products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) 
 
 
 def conv_products(window: int | None = None) -> Callable[..., int]:
-    """Multiply-accumulates of a convolution, borders of zeros included; `window` taps where that is
-    not the size of its weights."""
+    """Multiply-accumulates of a convolution, borders of zeros included; `window` is the number of
+    taps, where it is not the size of the weights."""
 
     def products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
         x, w = types[:2]

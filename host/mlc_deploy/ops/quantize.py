@@ -11,12 +11,13 @@
 Scales and zeros are tensors that broadcast against the first input as in any elementwise operator.
 A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are repeated to the data's
 size first. zero may not widen the result; it carries the dtype, so it is never left out (zeros
-where a model has none). One attribute: `short` of quantize and requantize says that what is rounded
-is within int16 for any data, and with the zero point, too.
+where a model has none). One attribute: `short` of quantize and requantize says that the rounded
+number is within int16 for any data, also with the zero point added.
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
-rounding half to even, then the zero point, then saturation. rescale's is that of LiteRT's reference
-kernels, after gemmlowp: rounded twice, first the product's upper half, then what the shift leaves.
+rounding half to even, then the zero point, then saturation. rescale computes as LiteRT's reference
+kernels do, after gemmlowp: it rounds twice, first the product's upper half, then the shifted
+number.
 
 Sums come from conv2d, conv3d, dense and matmul, which take int8 or uint8 data and weights (of
 different dtypes if need be) to int32; conv's attribute pad_value is then the data's zero point.
@@ -35,7 +36,7 @@ from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
-# What quantized numbers are kept in: sums of the first two are int32.
+# Dtypes of quantized numbers; sums of the first two are int32.
 STORED = ("int8", "uint8", "int16", "uint16")
 BYTES = ("int8", "uint8")
 SUMS = "int32"
@@ -57,7 +58,7 @@ def _check(op: str, x: Tensor, scale: Tensor, zero: Tensor, takes: Sequence[str]
 
 
 def saturated(value: Expr, dtype: str) -> Expr:
-    """A whole number in a float, as an integer of dtype, the nearest there is."""
+    """A whole number in a float, as the nearest integer of dtype."""
     low, high = value_range(dtype)
     return te.minimum(te.maximum(value, low), high).astype(dtype)
 
@@ -82,7 +83,7 @@ def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
 
 def _whole(scale: Tensor | Array) -> str:
-    """float16 has not all whole numbers of 16 bits."""
+    """The dtype for whole numbers: float16 does not have all 16-bit ones."""
     return "float32" if str(scale.dtype) == "float16" else str(scale.dtype)
 
 
@@ -130,7 +131,7 @@ def _evaluate_requantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
 
 
 def _compute_rescale(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """multiplier is not negative, and shift is from -31 to 30; what a left shift loses is lost."""
+    """multiplier is not negative, and shift is from -31 to 30; a left shift may wrap."""
     sums, multiplier, shift, zero = inputs
     given = {"data": sums.dtype, "multiplier": multiplier.dtype, "shift": shift.dtype}
     for what, dtype in given.items():
@@ -152,7 +153,7 @@ def _compute_rescale(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
 
 
 def _halves_away(x: Expr, shift: Expr) -> Expr:
-    """x * 2^shift where that is less than x, else x; halves away from 0.
+    """x * 2^shift for a negative shift, else x; halves are rounded away from 0.
 
     Half of 2^right is added, and halves of negative numbers go down: floor((x + 2^(r - 1)) / 2^r)
     is floor((floor(x / 2^(r - 1)) + 1) / 2), which does not overflow.
@@ -172,7 +173,7 @@ def _evaluate_rescale(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def offset(q: Expr) -> Expr:
-    """A byte with its top bit turned, in the dtype of the other sign: 128 more, or less."""
+    """A byte with its top bit flipped, in the other 8-bit dtype: 128 more, or less."""
     return (q.astype("uint8") ^ TOP_BIT).astype(OFFSET[q.dtype])
 
 
@@ -206,13 +207,13 @@ def sums_alike(op: str, x: TensorType, w: TensorType) -> bool:
 
 
 def product(a: Expr, b: Expr, dtype: str) -> Expr:
-    """a * b as a sum of that dtype takes it."""
+    """a * b in the dtype of its sum."""
     return a.astype(dtype) * b.astype(dtype)
 
 
 def exact(x: Array, dtype: str) -> Array:
-    """x in a dtype in which sums of products of x's numbers are kept: of 8-bit numbers they are
-    exact as float64, which numpy multiplies fast; float16 is summed up as float32."""
+    """x in the dtype in which numpy sums up its products: float64 for 8-bit numbers, which is exact
+    and fast; float32 for float16."""
     if x.dtype == np.float16:
         return x.astype(np.float32)
     return x.astype(np.float64) if dtype == SUMS and x.dtype.itemsize == 1 else x

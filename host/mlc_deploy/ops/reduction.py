@@ -59,7 +59,7 @@ def _range(extent: Dim) -> Any:
 
 
 def _identity(extremum: str, dtype: str) -> Any:
-    """What the extremum of no elements is."""
+    """The extremum of no elements."""
     value = te.min_value(dtype) if extremum == "max" else te.max_value(dtype)
     assert isinstance(value, Const)
     return value.value

@@ -1,8 +1,8 @@
 """The operators that graphs are made of: what each computes, as TE and as numpy.
 
 An operator's TE definition is also its type inference: run on placeholders it says the outputs'
-shapes and dtypes, or refuses the inputs. How an operator is computed well on a given machine is
-the strategies' matter (strategy.py).
+shapes and dtypes, or refuses the inputs. Strategies say how to compute an operator well on a given
+machine (strategy.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 # "opaque" fuses with nothing.
 Pattern = Literal["elementwise", "injective", "reduction", "anchor", "opaque"]
 
-# What passes ask of an operator. Each holds for every attribute and dtype that the operator takes.
+# Properties that passes ask for. Each holds for every attribute and dtype that the operator takes.
 Trait = Literal[
     # Sums of products of its first two arguments. Float16 makes it faster.
     "products",
@@ -47,12 +47,12 @@ Trait = Literal[
     # Channel c of the result depends on channel c of the argument alone (axis 1).
     "by_channel",
     # Computes in float16 where an argument is in float16 already: it moves numbers, or keeps their
-    # range. Sums within it are of float32 (half.py). Of the others, some leave the range easily
-    # (sum, exp, power), some lose what they are for (log, sin, cumulative).
+    # range. Sums within it are of float32 (half.py). Other operators leave the range easily (sum,
+    # exp, power), or lose their precision (log, sin, cumulative).
     "follows_half",
     # Gives finite numbers for finite ones, unless they leave the range of the dtype.
     "stays_finite",
-    # Its output is the memory of its first argument, of which it writes a part.
+    # Its output is the memory of its first argument; it writes a part of this memory.
     "updates",
     # f(f(x)) = x
     "own_inverse",
@@ -66,8 +66,8 @@ MAX_ELEMENTS = (1 << 31) - 1  # indices are int32
 
 
 class Turned(Protocol):
-    """How an operator of one argument goes before a transpose of it, by the transpose's axes:
-    f(transpose(x, axes), attrs) = transpose(f(x, attrs'), axes'). Gives attrs' and axes'."""
+    """How an operator of one argument moves before the argument's transpose, by the transpose's
+    axes: f(transpose(x, axes), attrs) = transpose(f(x, attrs'), axes'). Gives attrs' and axes'."""
 
     def __call__(
         self, attrs: Attrs, axes: tuple[int, ...], /
@@ -86,11 +86,10 @@ class Operator:
     """compute(inputs, attrs) gives the output tensors; evaluate does the same on numpy arrays.
 
     Both raise ValueError, naming the operator, for inputs they do not take. The rest is for passes:
-    what they need to know of an operator stands here, and its name in none of them. numbers: the
-    attributes that are numbers as the data are. turned: how it goes before a transpose.
-    output_axes: of layers, data times weights. multiplies: how many multiply-accumulates a call
-    takes, by the types of its arguments, the attributes and the type of its result; TypeError where
-    a shape is symbolic.
+    they ask these fields, and name no operator. numbers: the attributes that are numbers as the
+    data are. turned: how it moves before a transpose. output_axes: of layers, data times weights.
+    multiplies: how many multiply-accumulates a call takes, by the types of its arguments, the
+    attributes and the type of its result; TypeError where a shape is symbolic.
     """
 
     name: str
@@ -106,7 +105,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a value before it is there."""
+    """The type of a value, known before a run."""
 
     shape: tuple[Dim, ...]
     dtype: str

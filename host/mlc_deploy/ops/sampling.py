@@ -1,5 +1,5 @@
-"""Images read between their pixels: at places that are data (sample), or fixed ones along one axis
-(resample)."""
+"""Images read between their pixels: at places that are data (sample), or at fixed places along one
+axis (resample)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CUBIC = -0.75  # the parameter of Keys' kernel
 
 # ---------------------------------------------------------------------------------------- sample
 #
-# The same arithmetic runs on expressions and on arrays: `m` is what minimum, floor and so on are.
+# The same arithmetic runs on expressions and on arrays: `m` has minimum, floor and so on.
 
 
 class _Expressions:
@@ -73,7 +73,7 @@ def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
 
 
 def _weights(rest: Any, mode: str) -> list[Any]:
-    """What the taps count, where the place is `rest` beyond a pixel; None is 1."""
+    """The weights of the taps, for a place `rest` beyond a pixel; None is 1."""
     if mode == "nearest":
         return [None]
     if mode == "linear":
@@ -118,7 +118,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     of S] of the images with the numbers [M].
 
     attrs: mode (nearest, linear, cubic), padding (zeros, border, reflection), and corners, whether
-    reflection is about the outermost pixels' middles rather than their edges.
+    reflection is about the outermost pixels' centres rather than their edges.
     """
     x, place, *of = inputs
     _check_sample(x, place, of, attrs)

@@ -104,7 +104,7 @@ def _compute_tile(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _compute_concat(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """attrs: axis. Inputs have one dtype, and one shape but for that axis."""
+    """attrs: axis. Inputs have one dtype, and one shape except along that axis."""
     axis = normal_axis("concatenate", attrs["axis"], inputs[0].ndim)
     first = inputs[0]
     for t in inputs:
@@ -154,7 +154,8 @@ def _compute_slice(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _compute_first(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """As many rows as the second input, int64[], says. attrs: extent, their dimension."""
+    """The first rows, as many as the second input, int64[], says. attrs: extent, their number as a
+    dimension."""
     x, count = inputs
     require(x.ndim > 0 and count.ndim == 0, "first: a tensor, and how many of its rows there are")
     require(count.dtype == "int64", f"first: a number of rows that is {count.dtype}")
@@ -162,8 +163,8 @@ def _compute_first(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _compute_extent(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The number itself, int64[], which is from here on what a dimension is. attrs: extent, that
-    dimension."""
+    """The number itself, int64[], which from here on is the size of a dimension. attrs: extent,
+    that dimension."""
     (count,) = inputs
     require(count.ndim == 0 and count.dtype == "int64", f"extent: {count.dtype}, {count.ndim}-D")
     return [te.compute((), lambda: count[()], name="extent")]

@@ -1,7 +1,7 @@
 """More elementwise operators: inverse and hyperbolic functions, tests of floats, bits, shifts.
 
-What neither the code generator nor the runtime's libm knows is composed of what they do know. For
-float64 these have the accuracy of float32's formulas, some 1e-7.
+Functions that neither the code generator nor the runtime's libm knows are composed of known ones.
+For float64 these have the accuracy of float32's formulas, some 1e-7.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _log1p(x: Expr) -> Expr:
 
 
 def _sinh(x: Expr) -> Expr:
-    """By powers of e, and near 0 by its series, where their difference would cancel."""
+    """By powers of e; near 0, where their difference would cancel, by its series."""
     square = x * x
     series = x + x * square * (square * (square * (1 / 5040) + 1 / 120) + 1 / 6)
     return te.select(te.abs(x) < 1, series, (te.exp(x) - te.exp(-x)) * 0.5)
@@ -88,8 +88,8 @@ def _is_inf_array(x: Array, positive: bool, negative: bool) -> Array:
 
 
 def _shift(a: Expr, b: Expr, left: bool) -> Expr:
-    """Shifted by no less than the width, or by a negative number, no bit of a is left; to the
-    right, copies of a negative number's sign are."""
+    """A shift by at least the width, or by a negative number, leaves no bit of a; to the right, it
+    leaves copies of a negative number's sign."""
     bits = dtype_of(a.dtype).bits
     inside = b < bits
     if dtype_of(a.dtype).kind == "int":

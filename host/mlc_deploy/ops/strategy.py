@@ -1,9 +1,9 @@
 """Strategies: which implementation of an operator a target takes.
 
 An implementation serves an operator on the machines of a key. A target's keys are tried in their
-order, its model and the most specific first (`arm_cpu` before `cpu`); within a key the first that
-makes a plan is taken, those of the highest level first. What none takes is computed by the
-operator's own definition under the default schedule.
+order, its model and the most specific first (`arm_cpu` before `cpu`), and within a key the highest
+level first. The first that makes a plan is taken. If none does, the operator's own definition is
+computed under the default schedule.
 
     class MyDense(Plan): ...
 
@@ -34,9 +34,9 @@ class Implementation:
     """One way to compute an operator on the machines of a key.
 
     plan makes a plan for plain types and attributes, or None where it does not take them. It may
-    ask for packed weights, which have to be constants. needs says to users what it takes, and
-    reason, where there is one, why it takes or leaves these. switch is the name by which a
-    PassContext leaves it out, if any.
+    ask for packed weights, which have to be constants. needs tells users what it takes; reason,
+    where there is one, why it takes or refuses a call. switch is the name by which a PassContext
+    leaves it out, if any.
     """
 
     op: str
@@ -77,7 +77,7 @@ def register_implementation(
 
 
 def implementations() -> tuple[Implementation, ...]:
-    """All that are registered, in the order in which they were."""
+    """All registered implementations, in the order of registration."""
     return tuple(_IMPLEMENTATIONS)
 
 
@@ -99,7 +99,7 @@ def plans(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) ->
 
 
 def best_plan(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> Plan | None:
-    """The plan that the target would rather have, whatever layouts it asks for."""
+    """The plan that suits the target best, whatever layouts it asks for."""
     return next(plans(op, types, attrs, target), None)
 
 

@@ -20,8 +20,8 @@ from ..schedule.tensor_intrin import TensorIntrin
 from ..schedule.tree import find_loop, loops_of
 from .half import part_of
 
-STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
-MOST_TRIED = 32  # elements, or vectors, of a tile along one dimension
+STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # steps of a reduction that a tuner tries
+MOST_TRIED = 32  # most elements, or vectors, of a tile along one dimension
 FEW_TASKS = 8  # too few for threads to share evenly
 MOST_SUMS = 32  # vectors of a tile: no target has more registers
 
@@ -44,9 +44,9 @@ def schedule_tile(
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
     vectors of `lanes`. steps: about how many steps of the reduction are unrolled. vector_result:
     whether the result's innermost loop is the vector dimension. outermost: the number of the loop
-    whose tiles come first. row_by_row: of a tile, whether its last loop but the vectors' is its
-    outermost. tasks: how many of the loops over tiles, outermost first, are one
-    parallel loop. Returns that loop.
+    whose tiles come first. row_by_row: whether a tile's last loop before the vectors is its
+    outermost. tasks: how many of the loops over tiles, outermost first, are one parallel loop.
+    Returns that loop.
     """
     loops = list(sch.get_loops(result))
     cuts = _chosen(sch, cuts, loops, vector_loop(sch, tile, result), lanes)
@@ -74,8 +74,8 @@ def schedule_tile(
 def schedule_sums(
     sch: Schedule, tile: str, at: str, lanes: int, steps: int, row_by_row: bool = False
 ) -> None:
-    """Schedules the sums that are computed at loop `at`, in registers; of parts, where they have
-    any (half.py)."""
+    """Schedules the sums that are computed at loop `at`, in registers; with their parts, if any
+    (half.py)."""
     if part_of(tile) not in sch.get_blocks():
         schedule_sum(sch, tile, at, lanes, steps, row_by_row)
         sch.set_scope(tile, 0, "local")
@@ -85,12 +85,12 @@ def schedule_sums(
     piece = [n for n in around if _reduces(sch, tile, n)][-1]
     sch.compute_at(part_of(tile), piece)
     schedule_sum(sch, part_of(tile), piece, lanes, steps)
-    sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: both are too many
+    sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: registers cannot hold both
 
 
 def inline_epilogue(sch: Schedule, result: str) -> str:
-    """Inlines block `result` and the elementwise blocks after it into the last of them, whose name
-    it returns."""
+    """Inlines block `result` and the elementwise blocks after it into the last one. Returns its
+    name."""
     blocks = sch.get_blocks()
     chain = [str(name) for name in blocks[[str(b) for b in blocks].index(result) :]]
     for name in chain[:-1]:
@@ -99,7 +99,7 @@ def inline_epilogue(sch: Schedule, result: str) -> str:
 
 
 def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
-    """Cuts a block's innermost loop into vectors; lanes that a guard parts run one by one."""
+    """Cuts a block's innermost loop into vectors; lanes that a guard separates run one by one."""
     row = sch.get_loops(block)[-1]
     loop, extent = sch.loop(row), sch.loop(row).extent
     if lanes == 1 or not isinstance(extent, Const) or int(extent) < lanes:
@@ -115,7 +115,7 @@ def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
 
 
 def vector_loop(sch: Schedule, tile: str, result: str) -> str | None:
-    """The loop of block `result` that runs along the last dimension of what block `tile` writes."""
+    """The loop of block `result` that runs along the last dimension of block `tile`'s output."""
     block = sch.block(result)
     (made,) = (w.buffer for w in sch.block(tile).writes)
     (read,) = (r for r in block.reads if r.buffer is made)
@@ -128,8 +128,7 @@ def vector_loop(sch: Schedule, tile: str, result: str) -> str | None:
 def _chosen(
     sch: Schedule, cuts: Mapping[int, int], loops: Sequence[str], vector: str | None, lanes: int
 ) -> dict[int, int]:
-    """The cuts; a tuner tries others, of up to twice as many vectors as long as there may be
-    registers for them."""
+    """The cuts; a tuner tries others, of up to twice as many vectors if registers may hold them."""
     chosen: dict[int, int] = {}
     steps = {n: lanes if loops[n] == vector and cut % lanes == 0 else 1 for n, cut in cuts.items()}
     vectors = prod(cut // steps[n] for n, cut in cuts.items())
@@ -146,9 +145,10 @@ def _chosen(
 
 
 def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
-    """How many of the loops over tiles, outermost first, are tasks: `tasks`, but for those at their
-    end that have one turn. Where few turns are left, the next loop is moved outside of them, and is
-    the tasks alone: fused with others, it could not be cut where a guard begins to hold."""
+    """How many of the loops over tiles, outermost first, are tasks: `tasks`, unless the last of
+    these has a single turn. Then, if all have a single turn, the next longer loop joins them. If
+    they have few turns, it moves outside and is the tasks alone: fused with others, it could not be
+    cut where a guard begins to hold."""
     after = next((n for n in range(tasks - 1, len(outer) - 1) if not _unit(sch, outer[n])), None)
     if after is None or after < tasks:
         return tasks
@@ -171,8 +171,8 @@ def schedule_sum(
     sch: Schedule, tile: str, at: str, lanes: int, steps: int, row_by_row: bool = False
 ) -> None:
     """Schedules the loops of a sum that is computed at loop `at`: the reduction outside, unrolled
-    by about `steps`, and the tile inside, in registers; row_by_row: the loops of the tile from the
-    last but the vectors' to the first."""
+    by about `steps`, and the tile inside, in registers. row_by_row: the tile's loops are reversed,
+    except the vectors'."""
     spatial, reduced = own_loops(sch, tile, at)
     in_vectors = bool(spatial) and lanes > 1 and _divides(sch, spatial[-1], lanes)
     copies = prod(_turns(sch.loop(n)) for n in spatial) // (lanes if in_vectors else 1)
@@ -204,11 +204,11 @@ def schedule_intrin_sum(
     sch: Schedule, tile: str, at: str, intrin: TensorIntrin, steps: int | Callable[[int], int],
     *, together: bool = False,
 ) -> None:  # fmt: skip
-    """Schedules the loops of a sum inside loop `at` for an intrinsic that adds to sums: its loops
-    are the innermost ones of the same kind, the last the last; the reduction's other loops come
-    outside, unrolled by about `steps` (or what it says of the number of their turns). together:
-    whether neighbouring vectors are loaded at once where registers are free for them.
-    Raises ScheduleError where the sum is not what the intrinsic computes."""
+    """Schedules the loops of a sum inside loop `at` for an intrinsic that adds to sums. The
+    intrinsic takes the innermost loops of each kind, in order. The reduction's other loops come
+    outside, unrolled by about `steps` (or `steps` of the number of their turns). together: whether
+    neighbouring vectors are loaded at once where registers are free for them. Raises ScheduleError
+    where the sum is not what the intrinsic computes."""
     spatial, over = own_loops(sch, tile, at)
     inside = [*_taken(sch, spatial, intrin, "spatial"), *_taken(sch, over, intrin, "reduce")]
     turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
@@ -231,7 +231,7 @@ def schedule_intrin_sum(
 
 
 def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> list[str]:
-    """Takes from the end of `loops` what an intrinsic's iterations of a kind turn."""
+    """Takes the loops for an intrinsic's iterations of a kind from the end of `loops`."""
     taken: list[str] = []
     left = [n for n in loops if not _unit(sch, n)]
     for turns in reversed([extent for of, extent in intrin.extents if of == kind and extent > 1]):
@@ -249,8 +249,8 @@ def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> 
 
 
 def unroll(sch: Schedule, loops: Sequence[str]) -> None:
-    """Unrolls nested loops, but for those, innermost first, that would copy a statement more often
-    than the option "lower.unroll_limit" says."""
+    """Unrolls nested loops, innermost first, except those that would copy a statement more often
+    than the option "lower.unroll_limit" allows."""
     chosen: list[str] = []
     for loop in reversed(loops):
         if _copies(sch, loop, chosen) <= option("lower.unroll_limit"):
@@ -261,8 +261,8 @@ def unroll(sch: Schedule, loops: Sequence[str]) -> None:
 
 
 def _copies(sch: Schedule, loop: str, inside: Sequence[str]) -> int:
-    """How often a statement would be copied, were a loop unrolled and those inside of it; beyond
-    any limit where an extent is no constant."""
+    """How often a statement would be copied, if a loop and those `inside` it were unrolled; beyond
+    any limit if an extent is not constant."""
 
     def most(s: Stmt) -> int:
         below = max((most(c) for c in children(s) if isinstance(c, Stmt)), default=1)
@@ -282,9 +282,9 @@ def unroll_steps(
     sch: Schedule, reduced: list[str], steps: int, copies: int = 1
 ) -> tuple[list[str], list[str]]:
     """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
-    then the part of the next that still fits. (loops that stay, unrolled loops)
+    then the part of the next that still fits. Returns (loops that stay, unrolled loops).
 
-    copies: that unrolled loops inside make of what one turn does."""
+    copies: how often unrolled loops inside repeat one turn's work."""
     unrolled: list[str] = []
     tried = sorted({steps, *(n for n in STEPS if n <= max(2 * steps, 8))})
     room = sch.choice(steps, tried) if reduced else 1
@@ -320,7 +320,7 @@ def own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[s
 
 
 def compute_in_registers(sch: Schedule, block: str, at: str) -> None:
-    """Computes a block at loop `at`; registers hold what it makes."""
+    """Computes a block at loop `at`; registers hold its output."""
     sch.compute_at(block, at)
     sch.set_scope(block, 0, "local")
 
@@ -336,8 +336,8 @@ def _divides(sch: Schedule, loop: str, by: int) -> bool:
 
 
 def schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool) -> None:
-    """Unrolls the loops in which a tile's results leave the registers; the innermost is vectors
-    where they are neighbours in memory."""
+    """Unrolls the loops in which a tile's results leave the registers; the innermost becomes
+    vectors if results are neighbours in memory."""
     loops = list(inner)
     if vector_result and loops and lanes > 1 and _divides(sch, loops[-1], lanes):
         outer, vector = sch.split(loops[-1], [None, lanes])
@@ -352,5 +352,5 @@ def divisor(extent: int, most: int) -> int:
 
 
 def even_cut(extent: int, most: int) -> int:
-    """The size of the parts, of at most `most`, into which extent is cut as evenly as can be."""
+    """The size of parts, at most `most`, that cut extent as evenly as possible."""
     return -(-extent // -(-extent // most))

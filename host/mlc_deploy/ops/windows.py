@@ -1,4 +1,4 @@
-"""Windows over any number of spatial dimensions: convolution, and its transpose's way back.
+"""Windows over any number of spatial dimensions: convolution, and the last step of its transpose.
 
 Attributes, per spatial dimension: kernel, strides, dilations, pads (beginnings, then ends).
 """
@@ -111,7 +111,7 @@ def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         f"col2im: {x.shape[2]} windows, where an image {list(shape)} has {extents}",
     )
     reach = [d * (k - 1) + 1 for d, k in zip(attrs["dilations"], kernel, strict=True)]
-    # The windows that reach an element follow each other: the last begins where it stands.
+    # Consecutive windows reach an element: the last of them begins at it, or just before.
     over = [
         te.reduce_axis((0, -(-r // s)), f"k{d}")
         for d, (r, s) in enumerate(zip(reach, attrs["strides"], strict=True))

@@ -1,20 +1,20 @@
 """Winograd's minimal filtering: convolutions of 3 x 3 with fewer multiplications.
 
 A tile of m x m results needs (m + 2) x (m + 2) data. Both the tile and the filter are transformed
-to values of polynomials at m + 2 points, where a convolution is one product per point; summed over
-the channels, that is (m + 2)^2 matrix products. F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms
-for Convolutional Neural Networks" (CVPR 2016), at the first m + 1 of the points 0, 1, -1, 2, -2,
--1/2, 1/2, and at infinity.
+to values of polynomials at m + 2 points per dimension, where a convolution is one product per
+point. Summed over the channels, these are (m + 2)^2 matrix products. F(m x m, 3 x 3) of Lavin and
+Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), at the first m + 1 of the
+points 0, 1, -1, 2, -2, -1/2, 1/2, and at infinity.
 
 winograd_conv2d(x, weights): data NCHW, or in blocks of channels (data_layout, which is the result's
 too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Attributes: tile
 (m), pads (top, left, bottom, right), pad_value (default 0); stride and dilation are 1.
 
-Data of int8 give int32, exactly. F(4 x 4, 3 x 3) has whole numbers but for the weights, whose rows
-are multiples of 1/24. Times 24 they are whole, too, but the last row would be too large: it is
-times 6, and its share of the results times 4. So transformed data (up to 100 * 128) and weights (up
-to 144 * 128) are int16, and results are 576 times too large. int32 may wrap meanwhile: 576 is
-64 * 9, 9 has an inverse modulo 2^32, and so results below 2^25 are exact.
+Data of int8 give int32, exactly. F(4 x 4, 3 x 3) has whole numbers except for the weights, whose
+rows are multiples of 1/24. Rows are multiplied by 24 to be whole. The last row would then be too
+large: it is multiplied by 6, and its share of the results by 4. So transformed data (up to 100 *
+128) and weights (up to 144 * 128) are int16, and results are 576 times too large. int32 may wrap in
+between: 576 is 64 * 9, and 9 has an inverse modulo 2^32, so results below 2^25 are exact.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ def whole_weights_matrix() -> Array:
 
 @cache
 def growth(tile: int) -> float:
-    """How many times the error of a direct convolution that of F(tile x tile, 3 x 3) is, at most,
-    where numbers at the points are rounded as data are.
+    """The largest ratio of F(tile x tile, 3 x 3)'s error to a direct convolution's, if numbers at
+    the points are rounded as data are.
 
-    Of random data and filters, numbers at the points u, v have a variance of |b_u b_v g_u g_v|^2,
-    with rows b and g of the matrices, and their roundings have that times a factor. A result sums
-    them up with weights a_iu a_jv. A direct one sums up 3 x 3 products of variance 1. Both
-    dimensions have one ratio of variances, so it is the ratio of errors.
+    For random data and filters, numbers at the points u, v have a variance of |b_u b_v g_u g_v|^2,
+    with rows b and g of the matrices. The variance of their rounding errors is proportional to it.
+    A result sums them up with weights a_iu a_jv. A direct one sums up 3 x 3 products of variance 1.
+    Both dimensions have the same ratio of variances, so it is the ratio of errors.
     """
     at_points = (data_matrix(tile) ** 2).sum(1) * (weights_matrix(tile) ** 2).sum(1)
     return float((result_matrix(tile) ** 2 @ at_points).max()) / KERNEL
@@ -157,7 +157,7 @@ def data_transform(d: Sequence[Expr]) -> list[Expr]:
 
 
 def result_transform(d: Sequence[Expr]) -> list[Expr]:
-    """result_matrix times d, by the sums and differences of what stands at ±p."""
+    """result_matrix times d, by the sums and differences of the values at ±p."""
     tile = len(d) - KERNEL + 1
     pairs = PAIRS[: tile // 2]
     sums = [d[2 * k + 1] + d[2 * k + 2] for k in range(len(pairs))]
@@ -181,14 +181,13 @@ def _times(c: Fraction, value: Expr) -> Expr:
 
 
 def whole_result_transform(d: Sequence[Expr]) -> list[Expr]:
-    """result_transform of points whose weights are those of whole_weights_matrix: 24 times the
-    results."""
+    """result_transform of points with the weights of whole_weights_matrix: 24 times the results."""
     *rest, last = d
     return result_transform([*rest, last * (WHOLE_ROWS[0] // WHOLE_ROWS[-1])])
 
 
 def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
-    """The sum of products, those by 1 first, which need no multiplication."""
+    """The sum of products; products by 1 come first, and need no multiplication."""
     terms = sorted(zip(coefficients, values, strict=True), key=lambda term: term[0] != 1)
     (c, v), *rest = terms
     total = _times(c, v)
@@ -198,7 +197,7 @@ def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
 
 
 def _element(values: Sequence[Expr], index: Expr) -> Expr:
-    """values[index]; loops over the index are unrolled, so that one of them is left."""
+    """values[index]; loops over the index are unrolled, so that only one value is left."""
     *rest, chosen = values
     for n, value in reversed(list(enumerate(rest))):
         chosen = te.select(index.equal(n), value, chosen)
@@ -209,13 +208,13 @@ def _element(values: Sequence[Expr], index: Expr) -> Expr:
 
 
 def extents(size: Sequence[Any], attrs: Attrs) -> tuple[int, int]:
-    """Height and width of the result, of data of this height and width."""
+    """Height and width of the result, for data of this height and width."""
     top, left, bottom, right = attrs["pads"]
     return size[0] + top + bottom - KERNEL + 1, size[1] + left + right - KERNEL + 1
 
 
 def _covered(size: Sequence[Any], attrs: Attrs) -> tuple[int, int, Sequence[int]]:
-    """How many tiles cover the result down and across, of data of this height and width, and the
+    """For data of this height and width: how many tiles cover the result down and across, and the
     border (top, left, bottom, right) with which data fill those tiles."""
     m = attrs["tile"]
     height, width = extents(size, attrs)
@@ -227,8 +226,8 @@ def _covered(size: Sequence[Any], attrs: Attrs) -> tuple[int, int, Sequence[int]
 
 
 def _described(x: Tensor, w: Tensor, attrs: Attrs) -> tuple[Layout, Weights]:
-    """The layout of data and result, and the weights. Raises what `require` does where inputs and
-    attributes do not fit each other."""
+    """The layout of data and result, and the weights. Raises ValueError if inputs and attributes do
+    not fit each other."""
     m = attrs["tile"]
     size = m + KERNEL - 1
     data_layout, out_layout = data_layouts(attrs)
@@ -392,7 +391,7 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 def _divided(sums: Array) -> Array:
     """Whole numbers in float64 as int32, divided by 576 as the expressions do it. So results agree
-    for any int16 weights, of which only transformed ones give multiples of 576."""
+    for any int16 weights, though only transformed ones give multiples of 576."""
     ninths = sums.astype(np.int64).astype(np.int32).astype(np.int64) * INVERSE_OF_9
     return ninths.astype(np.int32) >> SIXTY_FOURTH
 

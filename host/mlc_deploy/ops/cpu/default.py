@@ -1,9 +1,9 @@
 """Schedules for any program that carries none, on any CPU with or without vectors.
 
 Elementwise producers are inlined into their consumers; elementwise blocks are fused, cut into
-vectors of one register and made parallel; reductions keep a vector of neighbouring results in
-registers while they reduce, or of parts of a result. What takes several stages (softmax,
-normalization) goes row by row. Unscheduled code is never naive.
+vectors of one register and made parallel; reductions keep a vector of neighbouring results, or of
+parts of a result, in registers. Programs of several stages (softmax, normalization) go row by row.
+Unscheduled code is never naive.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ from ...schedule import Schedule
 from ..tile import unroll_steps
 from .transpose import in_squares
 
-PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
-STEPS = 8  # about how many steps of a reduction make one turn
-PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be one, the best first
-FEW_VECTORS = 8  # a row of so many is one turn
-MANY_VECTORS = 64  # from there on it pays to have a tail for those that are left over
-MOST_TURNS = 4  # of parts of vectors, that are unrolled
-CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
+PARALLEL_ELEMENTS = 1 << 14  # for fewer, a thread costs more than it saves
+STEPS = 8  # about so many steps of a reduction are unrolled into one turn
+PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be unrolled into one, the best first
+FEW_VECTORS = 8  # a row of at most so many is one turn
+MANY_VECTORS = 64  # for more, a tail for the vectors left over pays
+MOST_TURNS = 4  # of a loop over parts of vectors that is unrolled
+CHUNK = 1 << 12  # elements of a task, where their number is known only at run time
 
 
 def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) -> PrimFunc:
-    """func with a schedule that computes every block reasonably; func must carry no schedule, and
-    stays as it is where it has no block. apart: blocks that are computed whole before the others
-    begin."""
+    """func with a reasonable schedule for every block. func must carry no schedule; without blocks
+    it stays as it is. apart: blocks that are computed whole before the others begin."""
     sch = Schedule(func)
     if not sch.get_blocks():
         return func
@@ -77,7 +76,7 @@ def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) 
 
 
 def _is_written(block: Block) -> bool:
-    """Whether a block is loops of its own, or calls functions: it stays as it is."""
+    """Whether a block contains loops, branches or calls for their effect: it stays as it is."""
     return any(isinstance(s, For | If | Evaluate) for s in statements(block.body))
 
 
@@ -90,8 +89,9 @@ def schedule_apart(sch: Schedule, name: str, target: Target) -> Schedule:
 
 
 def by_rows(sch: Schedule) -> tuple[Schedule, str | None]:
-    """All stages computed in one loop over what the last one computes, as far inside as none of
-    them does anything twice; and that loop. As it was, and None, where there is no such loop."""
+    """The schedule with all stages in one loop over rows of the last stage, and this loop: the
+    innermost in which no stage repeats work. The schedule as it was and None, if there is no such
+    loop."""
     *stages, last = sch.get_blocks()
     spatial = {i.binding for i in sch.block(last).iters if i.kind == "spatial"}
     loops = [n for n in sch.get_loops(last) if sch.loop(n).var in spatial]
@@ -107,7 +107,7 @@ def by_rows(sch: Schedule) -> tuple[Schedule, str | None]:
 
 
 def _join(sch: Schedule, stages: Sequence[str], row: str) -> bool:
-    """Computes the stages in a loop; whether that takes no more turns than it did."""
+    """Computes the stages in a loop. Returns whether no stage takes more turns than before."""
     if not isinstance(sch.loop(row).extent, Const) or _extent(sch, row) == 1:
         return False
     for stage in reversed(stages):
@@ -124,7 +124,7 @@ def _turns(sch: Schedule, block: str) -> int:
 
 def inline_elementwise(sch: Schedule, apart: Sequence[str] = ()) -> None:
     """Inlines every block that computes each element by one expression of its inputs' elements,
-    unless a reduction would compute it anew in every step, or it stands apart."""
+    unless a reduction would recompute it in every step, or it is in `apart`."""
     for name in sch.get_blocks():
         if name not in apart:
             inline_block(sch, name)
@@ -144,7 +144,7 @@ def _is_copy(block: Block) -> bool:
 
 
 def schedule_block(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
-    """Schedules one block in its own loops, or in those within `row`, by what kind it is."""
+    """Schedules one block by its kind, in its own loops or in those within `row`."""
     block = sch.block(name)
     if block.init is not None:
         schedule_reduction(sch, name, target, row)
@@ -158,8 +158,8 @@ def _own_loops(sch: Schedule, name: str, row: str | None) -> list[str]:
 
 
 def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
-    """Inner loops fused as far as every access stays contiguous, a vector of one register of the
-    output's dtype innermost (of bytes, where there are any), the outermost loop parallel."""
+    """Fuses inner loops as far as every access stays contiguous. The innermost loop is a vector of
+    one register of the output's dtype (of bytes, where there are any), the outermost parallel."""
     loops = _own_loops(sch, name, row)
     if not loops:
         return
@@ -198,8 +198,8 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
 
 
 def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target) -> int:
-    """How many elements are neighbours where vectors of `lanes` are not: blocks of channels that
-    become larger ones. 1 where there are none."""
+    """How many elements are neighbours where `lanes` elements are not: when blocks of channels
+    become larger ones. 1 if there are none."""
     part = min(lanes // 2, target.lanes("float32"))
     if part < 2 or not isinstance(sch.loop(loop).extent, Const) or _extent(sch, loop) % part:
         return 1
@@ -213,8 +213,8 @@ def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target
 
 
 def _lanes(block: Block, elements: int, target: Target) -> int:
-    """How many elements make a vector: one of the narrowest integers read or written, which is
-    several of what they become; or all elements, where they are few and end at a multiple of 4."""
+    """How many elements make a vector: a register of bytes, if any are read or written, else one of
+    the output's dtype. If bytes are only 4, 8, 16 or 32 and fill no register, all of them."""
     dtypes = {block.writes[0].buffer.dtype, *(r.buffer.dtype for r in block.reads)}
     bytes_ = dtypes & {"int8", "uint8"}
     lanes = max(target.lanes(d) for d in bytes_ or {block.writes[0].buffer.dtype})
@@ -223,10 +223,10 @@ def _lanes(block: Block, elements: int, target: Target) -> int:
 
 
 def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str, int]:
-    """Cuts a loop into vectors, several of them in one turn where that takes little. (the loop over
-    turns, vectors in a turn)"""
+    """Cuts a loop into vectors, and unrolls several into one turn. Returns (the loop over turns,
+    vectors in a turn)."""
     vectors = _extent(sch, loop) // lanes
-    # Of long ones two share their constants, for all of which there are no registers.
+    # Long blocks have more constants than registers: two vectors share each load of one.
     whole = vectors <= FEW_VECTORS
     together = (vectors if whole else _part(vectors)) if simple else 2 if vectors % 2 == 0 else 1
     if simple and together == 1 and vectors > MANY_VECTORS:
@@ -239,12 +239,12 @@ def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str
 
 
 def _part(turns: int) -> int:
-    """How many turns are to be one, of which there are no others left over."""
+    """How many turns to unroll into one, so that none are left over."""
     return next(n for n in PARTS if turns % n == 0)
 
 
 def _is_simple(block: Block) -> bool:
-    """Whether the block is but a few instructions, so that what a turn costs counts."""
+    """Whether the block is only a few instructions, so that the cost of a turn counts."""
     calls = [n for n in walk(block.body) if isinstance(n, Call)]
     return len(calls) <= 1 and all(n.name in ("if_then_else", "abs") for n in calls)
 
@@ -255,8 +255,8 @@ def _extent(sch: Schedule, loop: str) -> int:
 
 
 def _contiguous_loops(block: Block, loops: Sequence[Var], sch: Schedule) -> int:
-    """How many of the innermost loops can be one: every access steps through that part of its
-    buffer in order, or does not move with it at all."""
+    """How many of the innermost loops can be fused: every access steps through its buffer in order,
+    or does not move with these loops."""
     iters = {i.binding: i.var for i in block.iters if isinstance(i.binding, Var)}
     most = 1
     for count in range(2, len(loops) + 1):
@@ -290,7 +290,7 @@ def _steps_through(region: Region, inner: Sequence[Var], extents: Sequence[Expr]
 
 
 def _guarded_by(block: Block, inner: set[Var]) -> bool:
-    """Whether a guarded load's condition moves with these iterations."""
+    """Whether a guarded load's condition depends on these variables."""
     return any(
         isinstance(n, Call)
         and n.name == "if_then_else"
@@ -300,13 +300,13 @@ def _guarded_by(block: Block, inner: set[Var]) -> bool:
 
 
 def _steps(block: Block, lane: Var, turns: int | None = None) -> list[int | None]:
-    """How what is written, and then what is read, moves with a loop (of so many turns)."""
+    """The steps of all writes, then of all reads, along a loop (of so many turns)."""
     bindings = {i.var: i.binding for i in block.iters}
     return [_step(r, bindings, lane, turns) for r in (*block.writes, *block.reads)]
 
 
 def _vectors_well(block: Block, lane: Var) -> bool:
-    """Whether most accesses move with the loop by neighbours, or not at all."""
+    """Whether writes move with the loop by neighbours or not at all, and no guard depends on it."""
     bindings = {i.var: i.binding for i in block.iters}
     moves = {v for v, e in bindings.items() if any(n is lane for n in walk(e))}
     steps = _steps(block, lane)
@@ -317,7 +317,7 @@ def _vectors_well(block: Block, lane: Var) -> bool:
 def _step(
     region: Region, bindings: dict[Var, Expr], lane: Var, turns: int | None = None
 ) -> int | None:
-    """By how many elements an access moves when the loop takes a step; None: by varying ones."""
+    """By how many elements an access moves per step of the loop; None if this varies."""
     ranges = {lane: (0, turns - 1)} if turns else {}
     total = Linear(0, {})
     for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
@@ -341,9 +341,8 @@ def _hides(atom: Atom, lane: Var) -> bool:
 
 
 def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
-    """sum over k of a row   =>   sum over the lanes of sums over every lanes-th k, where only k's
-    neighbours lie next to each other, and all else that is read is the row's. Rounding differs, as
-    it does between any two orders."""
+    """sum over k of a row => sum over the lanes of sums over every lanes-th k. Only where reads are
+    contiguous along k, and results fill no vectors. Rounding differs, as between any two orders."""
     block = sch.block(name)
     lanes = target.lanes(block.writes[0].buffer.dtype)
     loops = sch.get_loops(name)
@@ -367,8 +366,8 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
 def _vector_loop(
     sch: Schedule, name: str, lanes: int, row: str | None = None, apart: bool = True
 ) -> str | None:
-    """The innermost loop over results, where results of neighbouring turns are neighbours; and what
-    they read too, unless it may lie apart."""
+    """The innermost loop over results, if neighbouring turns write neighbours. Unless `apart`, they
+    must also read neighbours, or the same element."""
     block = sch.block(name)
     kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
     own = [n for n in _own_loops(sch, name, row) if kinds.get(sch.loop(n).var) == "spatial"]
@@ -382,8 +381,8 @@ def _vector_loop(
 
 
 def schedule_reduction(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
-    """Neighbouring results side by side in one vector; the loops that reduce run inside the loops
-    over results, so that the sums stay in registers."""
+    """Puts neighbouring results into one vector. Reduction loops run inside the loops over results,
+    so that the sums stay in registers."""
     block = sch.block(name)
     loops = _own_loops(sch, name, row)
     kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}

@@ -1,5 +1,5 @@
-"""Blocks whose elements are neighbours along one loop where they are read, and along another where
-they are written: squares of vectors, which are transposed in registers."""
+"""Schedules for blocks that read neighbours along one loop and write neighbours along another:
+squares of vectors are transposed in registers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...ir.build import strides_of
 from ...schedule import Schedule
 from ..convolution import OPEN
 
-PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
+PARALLEL_ELEMENTS = 1 << 14  # for fewer, a thread costs more than it saves
 TOGETHER = 2  # squares of a turn
 FAR = 1 << 31  # more elements than a tensor has
 SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
@@ -24,7 +24,7 @@ SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
 
 def in_squares(sch: Schedule, name: str, target: Target) -> Schedule | None:
     """The schedule with a block cut into squares, their rows unrolled and their columns vectors;
-    None where its reads do not run along one of its loops and its writes along another."""
+    None unless its reads run along one loop and its writes along another."""
     block = sch.block(name)
     plain = all(i.kind == "spatial" for i in block.iters)
     if not plain or any(isinstance(n, Call) for n in walk(block.body)):
@@ -46,7 +46,7 @@ def in_squares(sch: Schedule, name: str, target: Target) -> Schedule | None:
 
 
 def _cut(sch: Schedule, name: str, loops: list[str], row: str, side: int) -> Schedule | None:
-    """Squares of the last loop and `row`; None where the reads do not run along that."""
+    """Squares of the last loop and `row`; None if the reads do not run along `row`."""
     at = loops.index(row)
     outer, group, inner = sch.split(row, [None, TOGETHER, side])
     if any(_step(sch, name, r, inner) != 1 for r in sch.block(name).reads):
@@ -59,13 +59,13 @@ def _cut(sch: Schedule, name: str, loops: list[str], row: str, side: int) -> Sch
     sch.vectorize(lane)
     around = [*loops[:at], outer, *between, turns]
     if prod(_extent(sch, loop) for loop in around) * side * side >= PARALLEL_ELEMENTS:
-        with suppress(ScheduleError):  # of a row that is several dimensions
+        with suppress(ScheduleError):  # where a row is several dimensions
             sch.parallel(sch.fuse(*loops[:at]) if at > 1 else around[0])
     return sch
 
 
 def _fused(sch: Schedule, name: str, loops: list[str]) -> list[str]:
-    """The loops, with those fused that every access goes through in the same even steps."""
+    """The loops; neighbouring loops that every access goes through in one even stride are fused."""
     done = [loops[-1]]
     for loop in reversed(loops[:-1]):
         inner = done[0]
@@ -80,7 +80,7 @@ def _fused(sch: Schedule, name: str, loops: list[str]) -> list[str]:
 
 
 def _apart(sch: Schedule, name: str, lane: str) -> bool:
-    """Whether neighbours along a loop are written side by side, and read elsewhere."""
+    """Whether a loop writes neighbours, and reads elements that are further apart."""
     block = sch.block(name)
     written = all(_step(sch, name, w, lane) == 1 for w in block.writes)
     reads = [_step(sch, name, r, lane) for r in block.reads]
@@ -88,8 +88,8 @@ def _apart(sch: Schedule, name: str, lane: str) -> bool:
 
 
 def _step(sch: Schedule, name: str, region: Region, loop: str) -> int | None:
-    """By how many elements an access moves when a loop takes a step; FAR: by so many as only a run
-    decides; None: by varying ones."""
+    """By how many elements an access moves per step of a loop; FAR if only the run time knows, None
+    if this varies."""
     var = sch.loop(loop).var
     bindings = {i.var: i.binding for i in sch.block(name).iters}
     ranges = loop_ranges([sch.loop(n) for n in sch.get_loops(name)])

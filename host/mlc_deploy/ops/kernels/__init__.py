@@ -1,6 +1,6 @@
-"""How operators are computed well on CPUs with vectors: ARM's, and x86-64 for a laptop's own.
+"""Fast implementations of operators on CPUs with vectors: ARM, and x86-64 for the host.
 
-All have the key `cpu`. ARM's own instructions are taken where a target has the key `arm_cpu`.
+All have the key `cpu`. They use ARM's own instructions where a target has the key `arm_cpu`.
 """
 
 from functools import partial

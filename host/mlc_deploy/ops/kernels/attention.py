@@ -1,4 +1,4 @@
-"""Attention in tiles of keys (ops/attention.py), whose sizes a target's registers decide."""
+"""Attention in tiles of keys (ops/attention.py); the target's registers decide the tile sizes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import divisor
 
-LONG = 64  # keys of a tile; of float16 so many products are summed up without parts
-STEPS = 16  # vectors of a query and of keys that are multiplied without a loop
+LONG = 64  # keys of a tile; so many float16 products are summed up without parts
+STEPS = 16  # most unrolled steps of the loop over a head
 SUMS = 16  # vectors of values that registers hold
 HALF = "float16"
-REGISTERS = (3, 5, 9)  # the stage's outputs that are kept in them: sums, and a vector of scores
-# Instructions: of a load, where pairs are loaded at once or an operand of a multiplication; of a
-# turn of the loop over a head; of a vector of scores, from masks to sums of exponents; of a row of
-# scores of a tile.
+REGISTERS = (3, 5, 9)  # outputs of the stage kept in registers: sums, a vector of scores
+# Costs in instructions: of a load in pairs or as an operand of a multiplication; of a load alone;
+# of a turn of the loop over a head; of a vector of scores, from masks to sums of exponentials; of a
+# row of scores of a tile.
 LOAD, LOAD_ALONE, TURN, EXPONENT, ROW = 0.5, 1.0, 4.0, 30.0, 50.0
 
 
@@ -71,7 +71,7 @@ def _arithmetic(types: Sequence[TensorType], n: Sizes, target: Target) -> str:
 
 
 def _short_tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
-    """Of float16: rows whose scores with some keys fill whole vectors, by what they cost."""
+    """For float16: the cheapest tile whose rows and keys fill whole vectors with scores."""
     tiles = []
     for rows, keys in ((4, QUAD), (2, QUAD), (1, 2 * QUAD)):
         vectors = divisor(n.values // lanes, SUMS // rows)
@@ -86,7 +86,7 @@ def _tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
     """As many rows as there are registers for their products with four keys."""
     many = (target.vector_registers or 16) >= 32
     rows = most = 4 if many else 2
-    if isinstance(n.rows, int):  # rows are left over in no block, if one can help it
+    if isinstance(n.rows, int):  # leave no rows over, if possible
         rows = min(range(min(most, n.rows), 0, -1), key=lambda r: (-(-n.rows // r) * r, -r))
         rows = rows if rows > 1 or n.rows == 1 else most
     keys = 2 * QUAD if rows == 1 else QUAD

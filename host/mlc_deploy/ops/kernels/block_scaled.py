@@ -1,9 +1,9 @@
 """Products with weights of few bits that are scaled by blocks (ops/block_scaled.py).
 
-An instruction decides the form of a block's sums. The kernel takes weights out of their bytes, sums
+An instruction decides the form of a block's sums. The kernel unpacks weights from their bytes, sums
 up a block, multiplies the sums by the block's scales and adds them up in float32, all in registers.
-Packed weights have columns side by side, so that a vector of scales serves a vector of sums. They
-lie in memory in the order in which one row reads them. Several rows read the same weights.
+Packed weights have columns side by side, so that a vector of scales serves a vector of sums.
+Weights lie in memory in the order in which one row reads them. Several rows read the same weights.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ..tile import (
 )
 
 TILE = 16  # columns side by side in packed weights
-# Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled
-# sums; vectors of them.
+# Stages: rows side by side; sums of rows; sums of blocks, and of their parts; scales; scaled sums;
+# vectors of scaled sums.
 ROWS, TOTALS, SUMS, PARTS = "block_rows", "row_sums", "block_sums", "block_parts"
 FACTORS, SCALED, VECTORS = "block_factors", "block_tile", "block_vectors"
 Element = Callable[[Expr, Expr], Expr]
@@ -155,8 +155,8 @@ class BlockVectors(BlockProduct):
         return lambda tile, b, group, *i: stage[(tile, b, *([group] if groups else []), *i)]
 
     def copied(self, x: Tensor) -> Element:
-        """The data by row and k: of several rows from the rows of a tile side by side, 16 elements
-        at a time."""
+        """The data by row and k. Several rows are read from a copy with the rows of a tile side by
+        side, 16 elements at a time."""
         rows, high = x.shape[0], self.rows
         if high == 1:
             return lambda row, k: x[row, k]
@@ -170,7 +170,7 @@ class BlockVectors(BlockProduct):
         return lambda row, k: copy[row // high, k // 16, row % high, k % 16]
 
     def totals(self, x: Tensor) -> Tensor:
-        """The sums of blocks of rows, in units."""
+        """The sum of each block of each row, times `unit`."""
         k, size = te.reduce_axis((0, self.size), "k"), self.size
         kind = "int32" if x.dtype == "int8" else "float32"
 
@@ -195,8 +195,8 @@ class BlockVectors(BlockProduct):
 
     @abstractmethod
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        """Schedules the stages of `sums` inside loop `at`: of one row and one group of lanes, or of
-        a whole tile unless by_rows."""
+        """Schedules the stages of `sums` inside loop `at`: for one row and one group of lanes if
+        by_rows, else for a whole tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,8 +371,8 @@ class BlocksByColumns(BlockVectors):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByPairs(BlockVectors):
-    """On x86-64 an instruction adds up pairs of neighbours along k in int16. It takes weights
-    without a sign, so weights of 4 bits are raised by 8."""
+    """On x86-64 an instruction adds up pairs of neighbours along k in int16. It takes unsigned
+    weights, so weights of 4 bits are raised by 8."""
 
     name = "dense_blocks_pairs"
     lanes = 8
@@ -531,7 +531,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
             own["steps"] = divisor(blocks, 2)
             return BlocksByQuads(**own, rows=1, columns=TILE)
         case "columns":
-            # Of 16 registers one row takes 14.
+            # One row takes 14 of 16 registers.
             height = min(rows, 4) if target.arch == "aarch64" else 1
             both = 2 if height == 1 and bits == 4 and -(-columns // TILE) % 2 == 0 else 1
             run = 32 if narrow and size % 32 == 0 else 16
@@ -540,7 +540,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
 
 
 def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:
-    """A row's element, or 0 of the rows that fill up the last tile of `high`."""
+    """A row's element; 0 in the rows that fill up the last tile of `high`."""
     if isinstance(rows, int) and rows % high == 0:
         return value
     return te.if_then_else(row < rows, value, 0)

@@ -1,7 +1,7 @@
 """Contractions: rows times columns, summed up over k. Dense layers, matrix products and
 convolutions are instances. A *window* says which element of the data a row reads: its own for a
-matrix, that of an index map for a convolution. A *source* says whether data are read where they
-are, copied, or packed at run time.
+matrix, an index map's for a convolution. A *source* says whether data are read where they are,
+copied, or packed at run time.
 
 A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. LLVM
 finds instructions for sums of floats, which are vectors of columns (ops/tile.py). Sums of int8 have
@@ -20,11 +20,11 @@ from ...schedule import Schedule
 from ..plan import WEIGHTS, Plan
 from .intrinsics.microkernels import Microkernel
 
-# Bytes of weights that stay in a core's caches beside the data: of ResNet-50's layers, those with
-# more in four vectors of columns took less time with two, on an Emerald Rapids
-# (scripts/bench/seconds.py resnet50).
+# Bytes of weights that stay in a core's caches beside the data: ResNet-50's layers with more in
+# four vectors of columns took less time with two, on an Emerald Rapids (scripts/bench/seconds.py
+# resnet50).
 NEAR = 256 << 10
-FAR = 4  # loads of the data that take as long as one of weights with more, as seen there
+FAR = 4  # loads of the data that take as long as a load of weights beyond NEAR, as seen there
 AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
@@ -39,8 +39,8 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is cut into tiles: neighbouring rows, and blocks of columns. taps: neighbours of a row
-    that a turn of the reduction reads. spare: registers to leave free. weights: bytes of those of a
-    block of columns."""
+    that a turn of the reduction reads. spare: registers to leave free. weights: bytes of weights of
+    a block of columns."""
 
     rows: int
     blocks: int
@@ -50,7 +50,7 @@ class Work:
 
 
 def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
-    """The tile that takes fewest instructions, and waits for weights; of equal ones the one of
+    """The tile of least cost, in instructions and waits for weights; of equal ones the one with
     fewest rows."""
     most = target.vector_registers
     rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
@@ -84,7 +84,7 @@ def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def _waits(kernel: Microkernel, tile: Tile, work: Work) -> float:
-    """In instructions, for weights in a turn of the reduction that do not stay near the core."""
+    """The wait, in instructions, for a turn's weights that do not stay near the core."""
     if not kernel.by_number or tile.blocks * work.weights <= NEAR:
         return 0
     return (
@@ -104,8 +104,9 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
-    """Instructions that load the operands of a turn. One loads up to AT_ONCE vectors of the data,
-    which are in registers together, or as many vectors of weights as there are registers for."""
+    """Instructions that load the operands of a turn. One instruction loads up to AT_ONCE vectors of
+    the data, which are in registers together, or as many vectors of weights as there are registers
+    for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
     free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
     fit = (n for n in range(AT_ONCE, 2, -1) if _held(n, blocks) <= free)
@@ -125,9 +126,9 @@ def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkernel) -> None:
-    """While a turn of a loop over tiles of columns computes, those of the next are fetched. Weights
-    of a large model come from memory, and x86-64 fetches them too late by itself: 1x1 layers of 7x7
-    pixels in ResNet-50 take about three quarters of the time so, on an Emerald Rapids
+    """Each turn of a loop over tiles of columns prefetches the next turn's weights. Weights of a
+    large model come from memory, and x86-64 fetches them too late by itself: with prefetching, 1x1
+    layers of 7x7 pixels in ResNet-50 take about three quarters of the time, on an Emerald Rapids
     (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare for it."""
     if kernel.by_number:
         sch.annotate(loop, PREFETCH_NEXT, [func.buffers[WEIGHTS].name])
@@ -135,7 +136,7 @@ def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction(Plan):
-    """kernel: what sums are computed with. tile: what stays in registers."""
+    """kernel: computes the sums. tile: the sums that stay in registers."""
 
     kernel: Microkernel
     tile: Tile

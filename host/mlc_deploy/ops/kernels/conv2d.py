@@ -2,13 +2,13 @@
 
 In blocks, a pixel is a vector, whatever the stride and the width. A tile of sums is a few
 neighbouring pixels against a few vectors of output channels. The data of a pixel come as one vector
-of input channels, whose lanes multiply a vector of weights each. Padding takes no copy: what lies
-outside of the data is left out of the sum, so whole rows of the kernel are passed over, and only
-the tiles at the ends of a row are code of their own. The first layer of a network, with few
-channels, reads them as planes and gives blocks.
+of input channels, whose lanes multiply a vector of weights each. Padding takes no copy: taps
+outside of the data are left out of the sum. So whole rows of the kernel are skipped, and only the
+tiles at the ends of a row have code of their own. The first layer of a network, with few channels,
+reads planes and gives blocks.
 
-Where channels do not divide into blocks, data and results are planes. Then pixels are the vectors
-that are loaded, and padding is a copy.
+Where channels do not divide into blocks, data and results are planes. Then vectors of pixels are
+loaded, and padding takes a copy.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .intrinsics.microkernels import Microkernel, of_floats
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
-MOST_ROW_TAPS = 32  # of a row of the kernel, unrolled: at a row's ends each has a guard of its own
-SHORT_TURNS = 8  # of a kernel one pixel wide are made one, at most
+MOST_ROW_TAPS = 32  # taps of a kernel's row to unroll: at a row's ends each has its own guard
+SHORT_TURNS = 8  # most turns that are unrolled into one, where the kernel is one pixel wide
 ENOUGH_OF_SHORT = 320  # multiply-accumulates in such a turn: more save less than 0.5 % of it
-SPARE_APART = 4  # registers, where the taps of float16 do not share data: as counted
-STEPS = 4  # of the reduction over channels of planes, that are unrolled
-TURNED = 8  # elements of a vector at most that are transposed in registers (lower/machine)
-# Instructions for an element of a result, beside its sum, where they are not: of 24 to 144 channels
-# with a bias and ReLU, `mlc-deploy --emit asm` shows so many and more (AVX-512, LLVM 22).
+SPARE_APART = 4  # registers to leave free, where float16 taps share no data: as counted
+STEPS = 4  # unrolled steps of the reduction over channels of planes
+TURNED = 8  # most elements of a vector that is transposed in registers (lower/machine)
+# Instructions for an element of a result, beside its sum, where vectors are longer: `mlc-deploy
+# --emit asm` shows at least so many for 24 to 144 channels with a bias and ReLU (AVX-512, LLVM 22).
 ALONE = 3
 
 
@@ -57,7 +57,7 @@ class Convolution(Contraction):
 
     @property
     def kept(self) -> str:
-        """What products are computed and summed up in."""
+        """The dtype of products and of their sums."""
         return arithmetic(self.conv.dtype, self.target)
 
 
@@ -66,7 +66,7 @@ class Convolution(Contraction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvBlocks(Convolution):
-    """work: what decided the tile. planes: data are plain, of few channels."""
+    """work: decided the tile. planes: data are plain, of few channels."""
 
     name = "conv2d_blocks"
 
@@ -75,11 +75,11 @@ class ConvBlocks(Convolution):
 
     @property
     def apart(self) -> bool:
-        """Whether taps are summed up over the channels, one after the other."""
+        """Whether each tap is summed up over all channels before the next."""
         return not _taps_share(self.conv, self.planes, self.kernel)
 
     def fills_parts(self, depth: int) -> bool:
-        """Whether the channels of a tap, in so many blocks, are a part of a sum, or several."""
+        """Whether the channels of a tap, in `depth` blocks, fill a part of a sum, or several."""
         return self.apart and depth * self.kernel.lanes >= PART
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -123,7 +123,8 @@ class ConvBlocks(Convolution):
         return [te.compute(shape, result, name="conv2d")]
 
     def steps(self, depth: int) -> int:
-        """About how many steps of the reduction are one turn, of so many turns over channels."""
+        """About how many steps of the reduction are unrolled into a turn. depth: turns over
+        channels."""
         (kh, kw), taps = self.conv.kernel, self.work.taps
         together = 1 if self.planes else self.kernel.lanes
         row_taps, steps = min(kw, MOST_ROW_TAPS), taps * together
@@ -131,13 +132,13 @@ class ConvBlocks(Convolution):
             steps = row_taps if self.planes else together
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
-        elif taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
+        elif taps == 1:  # turns are short; unrolled whole, they load all weights, and spill them
             long = None if self.fills_parts(depth) else 2
             part = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
             sums = self.tile.rows * self.tile.blocks * together
             turns = min(SHORT_TURNS, -(-ENOUGH_OF_SHORT // sums), max(1, part // 2))
             if part < depth and self.target.arch == "aarch64":
-                turns = part  # so its sums begin with products, and not with zeros
+                turns = part  # so that its sums begin with products, not with zeros
             steps *= turns
         if self.kernel.by_number:  # elsewhere the lanes of a vector have to be seen together
             steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
@@ -175,7 +176,7 @@ class ConvBlocks(Convolution):
 
 
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvBlocks | None:
-    """Of floats; None where channels do not divide into blocks, or every channel is by itself."""
+    """For floats; None if channels do not divide into blocks, or the convolution is depthwise."""
     conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.dtype not in BLOCKED or types[1].dtype != conv.dtype or conv.border:
         return None
@@ -208,7 +209,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
 
 
 def block(dtype: str, target: Target) -> int:
-    """How many channels are in a block: as many as a vector holds of what they are computed in."""
+    """How many channels are in a block: the lanes of a vector of the dtype that computes them."""
     return target.lanes(arithmetic(dtype, target))
 
 
@@ -244,8 +245,8 @@ def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) ->
 
 
 def _taps_share(conv: ConvShape, planes: bool, kernel: Microkernel) -> bool:
-    """Whether neighbouring taps are unrolled together, since most of what they read is the same.
-    With a stride it is too little for the registers that it takes."""
+    """Whether neighbouring taps are unrolled together, since they read mostly the same data. With a
+    stride they share too little for the registers that this takes."""
     return planes or conv.strides[1] == 1 or kernel.by_number
 
 
@@ -318,7 +319,7 @@ class ConvPlanes(Convolution):
 
 
 def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvPlanes | None:
-    """Of one group, with weights packed by blocks of output channels."""
+    """For one group, with weights packed by blocks of output channels."""
     conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.groups != 1 or not sums_alike("conv2d", *types):
         return None

@@ -36,10 +36,10 @@ from .intrinsics.microkernels import Microkernel, of_int8
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
-TASK_ROWS = 8  # at most, that a task copies its data for
+TASK_ROWS = 8  # most rows of the result that a task copies its data for
 FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
-FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
+FEW_BLOCKS = 3  # of input channels; up to so many get no extra block for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
 COPIED_AT_ONCE = 8  # pixels, in a turn: resnet50_int8 of scripts/bench/models.py decided it
 TAP = 4  # instructions, about, that copy one tap of a row
@@ -51,8 +51,8 @@ Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvInt8(Convolution):
     """planes: data are plain, and the kernel's taps in a row count as input channels. in_channels:
-    of a group, filled up to what an intrinsic takes. flat: there is a copy for each tap, and tiles
-    run on from row to row."""
+    of a group, filled up to a multiple of the intrinsic's depth. flat: there is a copy for each
+    tap, and tiles run on from row to row."""
 
     name = "conv2d_int8"
 
@@ -70,7 +70,7 @@ class ConvInt8(Convolution):
 
     @property
     def rows(self) -> tuple[int, int]:
-        """(rows, pixels in each) of the result: one of all pixels where rows do not matter."""
+        """(rows, pixels in each) of the result; one row of all pixels where rows do not matter."""
         height, width = self.conv.out_size
         return (1, height * width) if self.pointwise or self.flat else (height, width)
 
@@ -177,7 +177,7 @@ class ConvInt8(Convolution):
 
             return of_tap
 
-        apart = sh if conv.kernel[0] == 1 else 1  # of one tap, rows between are not copied
+        apart = sh if conv.kernel[0] == 1 else 1  # for one tap, rows between are not copied
         high = -(-high // apart)
 
         def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
@@ -244,7 +244,7 @@ class ConvInt8(Convolution):
 
 
 def _schedule_copies(sch: Schedule, across: int) -> None:
-    """For each tap, before all tasks."""
+    """Schedules the copies for each tap, before all tasks."""
     b, c, _, tap, p, lane = sch.get_loops(COPY)
     _, q = sch.split(p, [None, across])
     parts, lane = sch.split(lane, [None, BLOCK])
@@ -257,7 +257,7 @@ def _schedule_copies(sch: Schedule, across: int) -> None:
 
 
 def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvInt8 | None:
-    """Where the target has instructions for it, and channels divide into blocks."""
+    """None unless the target has instructions for it, and channels divide into blocks."""
     conv = conv_shape(types, attrs)
     if conv is None or types[0].dtype not in BYTES or types[1].dtype != "int8":
         return None
@@ -268,7 +268,7 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     height, width = conv.out_size
     pixels = height * width if conv.pointwise and not planes else width
     filled = 2 * BLOCK if planes else inputs
-    if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, if it pays
+    if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, where it pays
         filled += -filled % (2 * BLOCK)
     narrow = bool(attrs.get(NARROW))
     kernel = of_int8(target, pixels, filled, narrow, data=types[0].dtype)
@@ -307,7 +307,7 @@ def _cost(conv: ConvShape, kernel: Microkernel, in_channels: int, planes: bool) 
 
 
 def row_width(taps: int) -> int:
-    """The taps of a row, filled up to a load."""
+    """The taps of a row, rounded up to a load."""
     return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
 
 

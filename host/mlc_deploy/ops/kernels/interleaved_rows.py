@@ -2,9 +2,9 @@
 pmaddwd of AVX2 adds two of int16, vpdpbusd of VNNI four of uint8 and int8.
 
 Each task interleaves the rows of a strip once, so that rows become such neighbours. One instruction
-then does two or four taps of eight channels, or of the sixteen of two neighbouring results. Groups
-of rows begin two rows apart, or four where a window reaches into no more groups then. A row of
-results that begins within a group has a filter of its own, shifted down by as many rows:
+then does two or four taps of eight channels, for one result or two neighbouring ones. Groups of
+rows begin two rows apart; four, if a window then reaches into no more groups. A row of results that
+begins within a group has a filter of its own, shifted down by as many rows:
 
     rows of the data       r0 r1   r2 r3        r0 r1 r2 r3
     a result from row 0    w0 w1   w2 0         w0 w1 w2 0
@@ -13,7 +13,7 @@ results that begins within a group has a filter of its own, shifted down by as m
 The compiler lays filters out so (nn.rows_shifted). Columns are sorted by their phase in the stride,
 so that two results read neighbours.
 
-vpdpbusd takes data without a sign. int8 data are made so by a pass (graph/signs.py).
+vpdpbusd takes unsigned data. A pass makes int8 data unsigned (graph/signs.py).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import ROWS, Microkernel, has
 
 COLUMNS = 4  # of eight channels, in a vector of bytes
-PAIR = 2  # rows of a group, at least
+PAIR = 2  # fewest rows of a group
 STRIP = 1 << 13  # bytes of data, about, that a task copies: groups take four times as many
-TURNED = 8  # groups of rows, about, that are interleaved without a loop
-MOST_VECTORS = 4  # of a tile: their bytes are a vector, or two
+TURNED = 8  # groups of rows, about, whose interleaving is unrolled
+MOST_VECTORS = 4  # of a tile: their bytes fill one vector or two
 GROUPS, WIDE = "int8_grouped_rows", "int8_wide_filters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseInterleavedRows(Plan):
     """kernel: takes eight channels, of one pixel or of two. apart: rows from one group to the next.
-    shifts: how many rows after its group each of the neighbouring rows of results begins. groups:
-    how many a window reaches into."""
+    shifts: by how many rows neighbouring rows of results begin after their groups. groups: how many
+    groups a window reaches into."""
 
     name = "conv2d_int8_interleaved_rows"
 
@@ -187,7 +187,7 @@ class DepthwiseInterleavedRows(Plan):
 def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwiseInterleavedRows | None:
-    """Where the target has the instruction, and the rows of a window are neighbours."""
+    """None unless the target has the instruction, and the rows of a window are neighbours."""
     conv = conv_shape(types, attrs)
     if conv is None or not {t.dtype for t in types} <= set(BYTES):
         return None
@@ -227,7 +227,7 @@ def plan_depthwise(
 
 
 def _shifts(conv: ConvShape, apart: int) -> tuple[int, ...]:
-    """How many rows after its group each of the neighbouring rows of results begins, until a row
-    begins with a group again."""
+    """By how many rows neighbouring rows of results begin after their groups, until a row begins
+    with a group again."""
     every = min(apart // gcd(apart, conv.strides[0]), conv.out_size[0])
     return tuple(n * conv.strides[0] % apart for n in range(every))

@@ -33,7 +33,7 @@ def in_vectors(target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRows(Plan):
-    """Of rows of one vector each. together: rows that one turn looks up."""
+    """Data are rows of one vector each. together: rows that one turn looks up."""
 
     name = "lookup_vectors"
 
@@ -66,11 +66,11 @@ class LookupRows(Plan):
 
 
 def plan_lookup(types: Sequence[TensorType], attrs: Attrs, target: Target) -> LookupRows | None:
-    """Where the data are rows of one vector each."""
+    """None unless the data are rows of one vector each."""
     if not static(types[0]) or len(types[0].shape) != 2:
         return None
     rows, lanes = types[0].sizes
-    if lanes not in ROWS or target.kind == "c":  # whose compiler finds its own way
+    if lanes not in ROWS or target.kind == "c":  # a C compiler finds its own way
         return None
     fits = [n for n in TOGETHER if rows % n == 0]
     return LookupRows(

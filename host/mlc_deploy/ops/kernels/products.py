@@ -27,11 +27,11 @@ from .contraction import Contraction, Tile, Work, best_tile, chosen, cost, prefe
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import of_floats, of_int8
 
-PANEL = 8  # rows of a tile at most, where they are packed
-MANY_COLUMNS = 64  # for which that pays
-HALVES = 8  # in a vector of ARM's
-HALF_ROWS = (10, 9, 8, 7)  # of a tile of float16: those that divide the rows rather
-MOST_OF_A_ROW = 8  # vectors of columns, if one panel of weights has no more
+PANEL = 8  # most rows of a tile whose rows are packed
+MANY_COLUMNS = 64  # from which on packing rows pays
+HALVES = 8  # float16 elements in a vector of ARM's
+HALF_ROWS = (10, 9, 8, 7)  # rows of a float16 tile; a number that divides all rows is preferred
+MOST_OF_A_ROW = 8  # most vectors of columns against one row, unless a panel of weights has more
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
 COPY, PACKED, FILLED = "int8_rows", "int8_columns", "columns"
 
@@ -57,10 +57,9 @@ class Product(Contraction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatProduct(Product):
-    """Of a weight's vector of columns times one element of the data. steps: of the reduction, that
-    are unrolled. width: columns that packed weights have side by side, those of a tile or fewer.
-    filled: whether the second matrix is packed at run time, in tiles of columns that zeros fill
-    up."""
+    """Vectors of the weights' columns times one element of the data. steps: unrolled steps of the
+    reduction. width: columns side by side in packed weights, at most a tile's. filled: whether the
+    second matrix is packed at run time, in tiles of columns padded with zeros."""
 
     steps: int
     width: int
@@ -131,9 +130,9 @@ class FloatProduct(Product):
 
     @property
     def _weights_once(self) -> bool:
-        """Whether a tile's weights are taken through the caches once, for all rows: where there are
-        more weights than data. Rows that are copied are so for each tile of theirs, which is a task
-        of its own."""
+        """Whether a tile's weights pass through the caches once, for all rows: where there are more
+        weights than data. Not where rows are copied: each tile of rows is a task, which copies its
+        own."""
         rows = self.rows
         if self.packing is None or self.copied or not isinstance(rows, int):
             return False
@@ -155,8 +154,8 @@ class FloatProduct(Product):
         return filled
 
     def _in_panels(self, x: Tensor, kept: str) -> Callable[[Sequence[Expr]], Expr]:
-        """x's elements by row and k, from panels of a tile's rows, in which vectors of neighbours
-        along k stand side by side."""
+        """x's elements by row and k, read from panels: a tile's rows side by side, vector by vector
+        along k."""
         rows, height, lanes = self.rows, self.tile.rows, self.kernel.lanes
 
         def element(p: Expr, k: Expr, i: Expr, l: Expr) -> Expr:  # noqa: E741
@@ -179,9 +178,9 @@ class FloatProduct(Product):
 def plan_floats(
     op: str, packed: bool, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
-    """dense with weights packed in columns of tiles, and products of data. Their second matrix
+    """dense with weights packed in tiles of columns, or a product of data. A second matrix of data
     needs no packing where its rows are whole vectors; elsewhere many rows of the first pay for it.
-    Only a run may decide how many rows there are."""
+    The number of rows may be known only at run time."""
     a, b = types
     depth = a.shape[-1]
     if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
@@ -194,7 +193,7 @@ def plan_floats(
     if not packed and (lanes == 1 or (turned and op == "matmul")):
         return None
     filled = not packed and (columns % lanes != 0 or turned)
-    if filled:  # scores of attention, mostly, whose exponents show the errors of sums of float16
+    if filled:  # mostly scores of attention: their exponentials amplify errors of float16 sums
         lanes = target.lanes(sums(a.dtype))
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
     if filled and (rows < PANEL or columns < lanes):
@@ -222,8 +221,8 @@ def plan_floats(
 
 
 def _over_panels(columns: int, width: int, lanes: int) -> Tile:
-    """The tile of a row against weights that are packed for many rows: as many of their columns as
-    a row has vectors for, in a number that divides all."""
+    """The tile of one row against weights that are packed for many rows: a number of panels that
+    divides all, of at most MOST_OF_A_ROW vectors."""
     panels = -(-columns // width)
     together = next(
         n
@@ -236,13 +235,13 @@ def _over_panels(columns: int, width: int, lanes: int) -> Tile:
 def _float_tile(
     rows: int, depth: int, columns: int, lanes: int, packed: bool, target: Target
 ) -> tuple[Tile, int, bool]:
-    """(tile, steps, whether it is worth while to lay the rows of a tile side by side first, vector
-    by vector: two are then loaded at once, and they are read for every tile of columns).
+    """(tile, steps, whether to copy the rows of a tile side by side first, vector by vector). Two
+    copied vectors are one load, and every tile of columns reads them.
 
-    Elsewhere each row of the data has a vector of its own, of neighbours along k. Of a single row
-    every weight is used once, so that many columns make up for what a turn costs. Of many rows
-    x86-64 holds sums in three quarters of its registers: 8 x 3 vectors took least on an Emerald
-    Rapids, 4 x 3 with AVX2 (scripts/bench/seconds.py minilm)."""
+    Elsewhere each row of the data has a vector of its own, of neighbours along k. A single row uses
+    every weight once, so that many columns make up for the cost of a turn. For many rows, x86-64
+    holds sums in three quarters of its registers: 8 x 3 vectors took least on an Emerald Rapids, 4
+    x 3 with AVX2 (scripts/bench/seconds.py minilm)."""
     many = rows >= 2 * PANEL and columns >= MANY_COLUMNS and lanes > 1 and depth % lanes == 0
     if packed and many and target.arch == "aarch64":
         return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes, True
@@ -265,8 +264,8 @@ def _float_tile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerProduct(Product):
-    """Of int8, in int32. A second matrix of data is packed at run time as weights are at compile
-    time. What a load reads beyond the end of k, rows or columns is zeros."""
+    """Products of int8, in int32. A second matrix of data is packed at run time as weights are at
+    compile time. Loads beyond the end of k, rows or columns read zeros."""
 
     @property
     def rows(self) -> int:
@@ -326,7 +325,7 @@ class IntegerProduct(Product):
         return copy
 
     def _packed(self, b: Tensor) -> Tensor:
-        """Rows along k of the second matrix, as the kernel's weights are packed."""
+        """The second matrix, whose rows run along k, packed as the kernel's weights are."""
         kernel, n = self.kernel, b.ndim - 2
         tile = [(int(size), axis) for size, axis in re.findall(r"(\d+)([oi])", kernel.weights)]
 
@@ -365,7 +364,7 @@ class IntegerProduct(Product):
                 sch.compute_at(copy, task)
             *loops, lane = sch.get_loops(copy)
             sch.vectorize(lane)
-            if self.packing is None:  # of all tasks
+            if self.packing is None:  # for all tasks
                 sch.parallel(sch.fuse(*loops[:2]))
         sch.parallel(task)
         return sch.func
@@ -374,8 +373,8 @@ class IntegerProduct(Product):
 def plan_integers(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> IntegerProduct | None:
-    """dense where blocks of eight divide k and the columns, and matmul of two matrices of data, the
-    second with its rows along k; where the target has instructions for it."""
+    """dense where blocks of eight divide k and the columns, or matmul of two matrices of data, the
+    second with its rows along k. None elsewhere, or if the target has no instructions for it."""
     a, b = types[:2]
     packed = op == "dense"
     if "kernel_layout" in attrs or not static(a, b) or b.dtype != "int8":

@@ -2,7 +2,7 @@
 
 The taps of a row of the window take the place of input channels. The kernel transposes four
 neighbouring pixels of eight channels into four taps of each channel. They serve two pixels of the
-result; the second has its weights one place on.
+result; the second's weights are shifted by one.
 
     columns      p0 p1 p2 p3
     pixel q      w0 w1 w2 0
@@ -43,8 +43,8 @@ BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseTaps(Plan):
-    """kernel: of one pixel or two. across: vectors of taps in a row of the window. groups: of the
-    kernel's pixels, in a row of the result."""
+    """kernel: for one pixel or two. across: vectors of taps in a row of the window. groups: of as
+    many pixels, in a row of the result."""
 
     name = "conv2d_int8_taps"
 
@@ -129,7 +129,7 @@ class DepthwiseTaps(Plan):
 def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwiseTaps | None:
-    """Where the target has the instruction, and a row's taps are neighbours."""
+    """None unless the target has the instruction, and a row's taps are neighbours."""
     conv = conv_shape(types, attrs)
     if conv is None or {t.dtype for t in types} != {"int8"} or target.lanes("int8") < BLOCK:
         return None

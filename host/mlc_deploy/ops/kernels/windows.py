@@ -1,14 +1,14 @@
 """Windows over channels, each by itself: depthwise convolution and pooling.
 
-In blocks of channels, a tile is a few neighbouring pixels of a row, each a vector of channels; what
-the windows of neighbours share is loaded once. Floats are read where they are: taps outside of the
-data are left out, as in conv2d.py. Numbers of 8 bits are copied in strips of rows, with the padding
-value around them, so that no tap is guarded. Two products of int8 fit in int16 where weights are
-within ±127: such taps go in pairs, by smull and smlal, and each pair is added to int32 sums by
-saddw. Other weights, and data of other signs, are widened to int16 first.
+In blocks of channels, a tile is a few neighbouring pixels of a row, each a vector of channels;
+elements that neighbouring windows share are loaded once. Floats are read where they are: taps
+outside of the data are left out, as in conv2d.py. Numbers of 8 bits are copied in strips of rows,
+with the padding value around them, so that no tap is guarded. Two products of int8 fit in int16
+where weights are within ±127: such taps go in pairs, by smull and smlal, and each pair is added to
+int32 sums by saddw. Other weights, and data of other signs, are widened to int16 first.
 
-In planes, a tile's vectors are neighbouring pixels of a row. It is several rows high, so that a row
-of the data that is loaded serves every row of results that it reaches.
+In planes, a tile's vectors are neighbouring pixels of a row. It is several rows high, so that a
+loaded row of the data serves all rows of results that read it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Windows(Plan):
 
 
 def _pixels(width: int, kernel: Sequence[int], strides: Sequence[int], target: Target) -> int:
-    """Of a row, in a tile of floats: sums, a row of filters and its data fit into registers."""
+    """Pixels in a tile of floats: sums, a row of filters and its data fit into registers."""
     wide = target.vector_registers >= 32
     most = 14 if wide else 7 if kernel[1] <= 3 else 4
     return even_cut(width, (8 if wide else 4) if strides[1] > 1 else most)
@@ -113,10 +113,10 @@ def _pixels(width: int, kernel: Sequence[int], strides: Sequence[int], target: T
 def instructions(
     result: Sequence[int], kernel: Sequence[int], strides: Sequence[int], target: Target
 ) -> float:
-    """About how many a plan executes for floats, result being [vectors of channels, height, width]:
-    in a tile, a tap is an instruction, and two vectors are loaded or stored by one.
-    scripts/bench/kernels.py shows costs beside counts: 0.85 to 1.01 of them on a Cortex-A72, 0.67
-    to 0.87 on a Cortex-A7, with LLVM 22."""
+    """About how many instructions a plan executes for floats. result: [vectors of channels, height,
+    width]. In a tile, a tap is an instruction, and so is a load or store of two vectors.
+    scripts/bench/kernels.py shows costs beside counts: 0.85 to 1.01 of the counts on a Cortex-A72,
+    0.67 to 0.87 on a Cortex-A7, with LLVM 22."""
     pixels, taps = _pixels(result[2], kernel, strides, target), prod(kernel)
     loaded = kernel[0] * ((pixels - 1) * strides[1] + kernel[1]) + taps + pixels
     return prod(result) / pixels * (pixels * taps + loaded / 2 + TURN)
@@ -179,7 +179,7 @@ class DepthwiseBlocks(Windows):
 def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwiseBlocks | None:
-    """Where the channels divide into blocks: of floats, of as many as a vector holds."""
+    """None unless the channels divide into blocks; a block of floats is a vector."""
     conv = conv_shape(types, attrs)
     if conv is None or not conv.depthwise:
         return None
@@ -257,7 +257,7 @@ class DepthwisePlanes(Plan):
 def plan_depthwise_planes(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwisePlanes | None:
-    """Of data in planes, where every channel has a filter of its own, and one result."""
+    """For data in planes; None unless every channel has a filter of its own, and one result."""
     conv = conv_shape(types, attrs)
     if conv is None or not conv.depthwise or not sums_alike("conv2d", *types):
         return None
@@ -333,7 +333,7 @@ def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 
 
 def reach(size: Sequence[Any], attrs: Attrs) -> Window:
-    """A pool's window, whose pads at the ends are as large as it reaches beyond the data."""
+    """A pool's window; its pads at the ends are as large as its reach beyond the data."""
     rank, strides, dilations = len(size), tuple(attrs["strides"]), tuple(attrs["dilations"])
     ends = []
     for n, extent in enumerate(pool_extents((1, 1, *size), attrs)):
@@ -347,9 +347,9 @@ def reach(size: Sequence[Any], attrs: Attrs) -> Window:
 
 
 def rows_of(x: Tensor, pads: Sequence[int], value: int, copied_as: str = "") -> Callable[..., Expr]:
-    """x within its border of `value`, as a function of an index; x itself where there is none,
-    unless a copy of some dtype is wanted in any case. A row with all its channels is one dimension,
-    whose vectors need not end where pixels do."""
+    """x within a border of `value`, as a function of an index; x itself without a border, unless
+    `copied_as` asks for a copy of that dtype. A row with all its channels is one dimension, whose
+    vectors need not end where pixels do."""
     if not any(pads) and not copied_as:
         return lambda *i: x[i]
     batch, blocks, height, width, lanes = x.shape
@@ -367,7 +367,8 @@ def rows_of(x: Tensor, pads: Sequence[int], value: int, copied_as: str = "") -> 
 
 
 def copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
-    """Rows in vectors, each as a whole in one turn where wanted and not too long."""
+    """Schedules the copy of rows in vectors; a row is one turn if `whole`, and if it is not too
+    long."""
     row = sch.get_loops("pad")[-1]
     vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
     if whole and vectors <= MOST_COPIED:
@@ -379,8 +380,8 @@ def copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
 
 
 def _strip(height: int, size: int) -> int:
-    """How many rows, of so many bytes: half of all at most, where that divides. Around more than
-    one strip LLVM keeps the filters in registers, and spills them where copying and summing up are
-    in one loop."""
+    """How many rows, of `size` bytes, a strip has: half of all at most, where that divides. Around
+    more than one strip LLVM keeps the filters in registers, and spills them where copying and
+    summing up are in one loop."""
     most = max(1, STRIP // size)
     return divisor(height, min(most, height // 2 if height % 2 == 0 else height))

@@ -1,9 +1,9 @@
 """Winograd convolutions in blocks of channels, and the rule that says where they pay.
 
 A task takes a strip of whole rows of tiles through all phases, for a group of output channels:
-their data is transformed, multiplied with the weights at each point, and transformed back, with
-what elementwise work follows. So what lies between stays in the second-level cache, and a thread's
-workspace is that of a strip. A strip that several groups share is transformed once for each.
+data is transformed, multiplied with the weights at each point, and transformed back; elementwise
+work follows. So intermediate data stay in the second-level cache, and a thread's workspace is that
+of a strip. A strip that several groups share is transformed once for each.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 
-L2 = 512 << 10  # bytes: what small boards' cores share
+L2 = 512 << 10  # bytes of cache that small boards' cores share
 TASKS = 4  # so many are enough for threads to share
-# Instructions that a core does while memory delivers a byte; on x86-64 by what ResNet-50's layers
-# of 14x14 pixels take (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
+# Instructions that a core does while memory delivers a byte; on x86-64 by the times of ResNet-50's
+# layers of 14x14 pixels (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
 PER_BYTE = {"aarch64": 0.25, "arm": 0.25, "x86_64": 0.6}
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
-HELD = 2  # tiles up to which registers hold all points of a block of channels
+HELD = 2  # largest tile with all points of a block of channels in registers
 # Integers are multiplied by shifts and sums, and results of two vectors leave registers. Counted
 # by `scripts/bench/kernels.py --target cortex-a72-int8` (LLVM 22), of layers of few channels.
 SHIFTED = 1.5
 LOOP = 4  # instructions of a turn beside its work
 MOST_CHANNELS = {2: 1 << 20, 3: 2048, 4: 512, 5: 256, 6: 128}  # by tile
 MOST_GROWTH = 2  # of errors, in float16
-GAIN = 0.9  # a cost of at most so much of the direct one is worth the weights' growth
+GAIN = 0.9  # up to this share of the direct cost, Winograd is worth the weights' growth
 
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """F(tile x tile, 3 x 3): strips of `rows` rows of tiles, whose register tile is `pixels` tiles
-    against `vectors` vectors of output channels, which are cut into `groups`. tasks: of all strips
-    and groups. cost: instructions, and what memory makes wait, in instructions."""
+    """F(tile x tile, 3 x 3) in strips of `rows` rows of tiles. A register tile is `pixels` tiles
+    against `vectors` vectors of output channels; the channels are cut into `groups`. tasks: of all
+    strips and groups. cost: instructions, and waits for memory, in instructions."""
 
     tile: int
     rows: int
@@ -66,8 +66,8 @@ class Strips:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Strips, or None where another way is better, and why. direct: what that costs, in
-    instructions and what its weights make wait."""
+    """Strips, or None where another way is better, and why. direct: the cost of direct convolution,
+    in instructions and waits for its weights."""
 
     strips: Strips | None
     reason: str
@@ -79,10 +79,10 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
 
     Errors grow with the tile, and with the root of the channels: MOST_CHANNELS keeps them below
     1.4e-5 of the largest result (beyond 1e-4 of each, of random numbers), which the contract of
-    float results has room for. In float16 sums are of parts, whose errors do not grow much with the
-    channels: tiles are those that make them at most MOST_GROWTH times as large as of direct
-    convolution, and numbers grow 4 times by the first transform. Whoever wants none of that
-    disables the pass `choose_winograd`.
+    float results has room for. Sums in float16 are of parts, whose errors grow little with the
+    channels. Tiles are those with errors of at most MOST_GROWTH times direct convolution's; the
+    first transform makes numbers 4 times as large. Disable the pass `choose_winograd` to avoid all
+    this.
     """
     conv, x, w = conv_shape(types, attrs), *types[:2]
     if conv is None:
@@ -116,9 +116,9 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How a CPU takes data of a dtype. lanes: channels in a block; vectors: of its sums. size: of
-    a number at the points, in bytes. kernel: what multiplies there. tiles: that may be taken.
-    sums: instructions for one that a transform has."""
+    """How a CPU takes data of a dtype. lanes: channels in a block. vectors: of a block's sums.
+    size: bytes of a number at the points. kernel: what multiplies at the points. tiles: those
+    allowed. sums: instructions for each sum in a transform."""
 
     lanes: int
     vectors: int
@@ -129,7 +129,7 @@ class Numbers:
 
 
 def numbers_of(dtype: str, target: Target) -> Numbers | None:
-    """None where the CPU has no vectors, or for int8 instructions that sum up products faster."""
+    """None if the CPU has no vectors or, for int8, has instructions that sum up products faster."""
     if dtype == "float32":
         lanes = block(dtype, target)
         kernel = of_floats(target, lanes, lanes * TURNS)
@@ -148,8 +148,8 @@ def numbers_of(dtype: str, target: Target) -> Numbers | None:
 
 
 def best_strips(conv: ConvShape, tile: int, target: Target) -> Strips:
-    """The strips of least cost for a tile that have work for threads, if any has; of equal ones
-    the smallest."""
+    """The strips of least cost for a tile, of those with enough tasks for threads, if any; of equal
+    ones the smallest."""
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
     found = list(_strips(conv, tile, numbers, target))
@@ -190,8 +190,8 @@ def _groups(strips: int, parts: int) -> int:
 
 
 def _transform_costs(tile: int, vectors: int) -> tuple[float, float]:
-    """Instructions to transform a tile of one block of channels: data, and results, of so many
-    vectors. Sums first, then loads and stores, of which pairs are one."""
+    """Instructions to transform a tile of one block of channels: (data, results of `vectors`
+    vectors). They count sums, loads and stores; a pair of loads or stores is one."""
     size, pairs, alone = tile + KERNEL - 1, tile // 2, tile % 2
     data = 2 * pairs * (pairs + 1) + alone * (size + pairs)
     results = 3 * pairs + (tile - 1) * (pairs + alone - 1) + 1
@@ -221,7 +221,7 @@ class Winograd(Plan):
         return max(0.0, self.direct - self.cost)
 
     def lighter(self) -> Sequence[Winograd]:
-        """By smaller tiles, which have fewer points."""
+        """Plans with smaller tiles, which have fewer points."""
         numbers = numbers_of(self.conv.dtype, self.target)
         assert numbers is not None
         smaller = (tile for tile in numbers.tiles if tile < self.strips.tile)
@@ -255,7 +255,7 @@ class Winograd(Plan):
 
 
 def plan_winograd(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Winograd | None:
-    """Where the rule finds it worth while."""
+    """None unless the rule finds it worth while."""
     decision = decide(types, attrs, target)
     if decision.strips is None:
         return None
@@ -293,8 +293,8 @@ def _plan(
 
 
 def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
-    """Per tile: its points' columns, then row by row what becomes the result; without loops where
-    all of it is held in registers."""
+    """Schedules the transforms of a tile's points: of columns, then row by row to results. held:
+    registers hold all of it, and no loops are left."""
     right, i, j, lane = loops
     sch.compute_at("tile_row", i)
     sch.compute_at("points_row", i)
@@ -313,8 +313,8 @@ def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
 def _schedule_products(
     sch: Schedule, part: str, pixels: int, lanes: int, steps: int, row_by_row: bool
 ) -> str:
-    """Per vectors of output channels and point: tiles by channels, summed up in registers. Returns
-    the loop over points."""
+    """Schedules the products, by vectors of output channels and point: tiles by channels, summed up
+    in registers. Returns the loop over points."""
     sch.compute_at("product", part)
     f, u, v, t, lane = _computed_loops(sch, "product", part, range(1, 6))
     t, pixel = sch.split(t, [None, pixels])
@@ -327,8 +327,8 @@ def _schedule_products(
 
 
 def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
-    """Per block of channels and tile: its columns, then row by row the points; without loops where
-    all of it is held in registers."""
+    """Schedules the transforms of a tile's data, by block of channels: of columns, then row by row
+    to points. held: registers hold all of it, and no loops are left."""
     sch.compute_at("points", task)
     u, v, c, t, lane = _computed_loops(sch, "points", task, range(1, 6))
     down, right = sch.split(t, [None, across])
@@ -353,8 +353,8 @@ def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
 
 
 def _computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> list[str]:
-    """The loops for iterations of a block that is computed at loop `at`; of one turn where there
-    was none."""
+    """The loops for iterations of a block that is computed at loop `at`; a loop of one turn where
+    there is none."""
     found: list[str] = []
     for number in iters:
         used = set(walk(sch.block(name).iters[number].binding))

@@ -1,5 +1,5 @@
-"""The tensor intrinsics of CPUs: `<machine>.<instruction>`, then what the form is about: `.lane`
-for one operand by lane, or the dtype of the result."""
+"""The tensor intrinsics of CPUs: `<machine>.<instruction>`, then the form: `.lane` for one operand
+by lane, or the dtype of the result."""
 
 from . import aarch64, arm, x86
 

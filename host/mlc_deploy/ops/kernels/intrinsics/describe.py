@@ -132,7 +132,7 @@ def columns_of_nibbles() -> PrimFunc:
 
 
 def dot_of_raised_nibbles(depth: int) -> PrimFunc:
-    """C[j] += A[8*q + 4*h + k] * (half h of B[q, j, k] and 8), over q of depth / 8, h of 2 and k of
+    """C[j] += A[8*q + 4*h + k] * (half h of B[q, j, k] + 8), over q of depth / 8, h of 2 and k of
     4: int32 [8], of int8 and nibbles, A [depth], B [depth / 8, 8, 4], parts of B anywhere."""
     x = te.placeholder((depth,), "int8", "A")
     y = te.placeholder((depth // 8, 8, 4), "uint8", "B")
@@ -216,8 +216,8 @@ def interleaved_pairs(dtype: str, result: str) -> PrimFunc:
 
 
 def interleaved_quads(dtype: str, columns: int, phases: int) -> PrimFunc:
-    """C[f, p, j, i] = A[i, 8*(p*phases + f) + j], a [4, 8*columns]; what f gives may lie anywhere.
-    Of one phase, without f; of one column, without p."""
+    """C[f, p, j, i] = A[i, 8*(p*phases + f) + j], a [4, 8*columns]; blocks of C by f may lie
+    anywhere. One phase: without f; one column: without p."""
     x = te.placeholder((4, 8 * columns), dtype, "A")
     lead = tuple(n for n in (phases, columns // phases) if n > 1)
 
@@ -249,7 +249,7 @@ def rows_of_squares(dtype: str) -> PrimFunc:
 
 
 def lookup(data: str, values: str, lanes: int) -> PrimFunc:
-    """C[j] = T[A[j]], A as a number without sign: a table of 256 bytes."""
+    """C[j] = T[A[j]], A read as unsigned: a table of 256 bytes."""
     x, table = te.placeholder((lanes,), data, "A"), te.placeholder((VALUES,), values, "T")
     return _func(x, table, te.compute((lanes,), lambda j: table[place(x[j])], name="C"))
 
@@ -326,8 +326,8 @@ def rounding_shift(lanes: int) -> PrimFunc:
     return _func(x, y, te.compute((lanes,), element, name="C"))
 
 
-SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for
+SHIFTS = {"B": (-32, 31)}  # the shifts that rounding_shift describes
 
-# Weights of which two products with any int8 have a sum that int16 holds.
+# Weights for which int16 holds the sum of two products with any int8.
 NARROW = {"B": (-127, 127)}
-NARROW_DATA = {"A": (-127, 127)}  # and data for any weights
+NARROW_DATA = {"A": (-127, 127)}  # the same for data, with any weights

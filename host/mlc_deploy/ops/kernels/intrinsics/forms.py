@@ -5,8 +5,8 @@ rows are an operand of one `smmla`, of four `sdot` by lane, or of two `vpdpbusd`
 operand of one `smull`, or of four `pmaddwd`, which take two elements each, widened to int16.
 Weights are packed in the order in which a tile reads them.
 
-One stage states the sums in the kernel's form. A second makes vectors of columns of them where the
-first has none. Both live in registers. The result takes the rows that are wanted.
+One stage states the sums in the kernel's form. A second makes vectors of columns of these sums,
+where the form has none. Both live in registers. The result takes the rows that are wanted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where one product takes its operands: the row; the element along k, of the kernel's `depth`;
-    the tile of weights, of those for a block of columns; and the weight's place in that tile."""
+    the tile of weights within a block of columns; and the weight's place in that tile."""
 
     row: Expr
     k: Expr
@@ -60,7 +60,7 @@ def compute_sums(
     groups = -(-rows // kernel.rows)
 
     def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
-        """A stage of sums over `inner`, too. at(index behind lead): the place of a product."""
+        """A stage of sums, also over `inner`. at(index behind lead): the place of a product."""
 
         def element(*i: Expr) -> Expr:
             return te.sum(product(i[:n], at(*i[n:])), (*over, *inner))
@@ -123,8 +123,8 @@ def begin_with_bias(
     """Schedule.fuse_reduction_epilogue for a bias that depends on the column alone.
 
     columns: which iterations of block `result`, by number, are the "block" of columns, its "lane",
-    or the "column", which is both in one. int32 wraps, so the order of additions does not matter.
-    Sums in parts begin with zeros: a bias in one of the parts costs as much as adding it.
+    or the "column", both in one. int32 wraps, so the order of additions does not matter. Sums in
+    parts begin with zeros: a bias in one of the parts costs as much as adding it.
     """
     if kernel.form == "parts":
         return
@@ -150,8 +150,8 @@ def schedule_sums(
     sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
 ) -> None:
     """Schedules the stages of compute_sums inside loop `outer` of the result, the last loop around
-    a tile. inner: the tile's loops, of which the last is over columns. taps: the extent of the
-    innermost reduction, which is unrolled."""
+    a tile. inner: the tile's loops, the last over columns. taps: the extent of the innermost
+    reduction, which is unrolled."""
     if kernel.vectors:
         compute_in_registers(sch, VECTORS, outer)
     around, at = outer, ""
@@ -187,7 +187,7 @@ def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
     if kernel.data == "uint8":
         return 1  # a turn is work enough: scripts/bench/seconds.py, with 1 to 3 turns
     if kernel.form != "parts":
-        # Three or four all unrolled, weights would fill registers.
+        # If three or four turns were all unrolled, weights would fill the registers.
         few = kernel.form == "quads" and 2 < turns <= 4
         return 2 * taps if taps > 1 else max(1, turns // 2) if few else 4
     if target.vector_registers < 32:

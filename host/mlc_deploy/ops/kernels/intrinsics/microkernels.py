@@ -16,8 +16,8 @@ from ...quantize import BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many a tile needs: for each row of each block of columns, for each row, for each block,
-    and once."""
+    """How many registers or instructions a tile needs: for each row of each block of columns, for
+    each row, for each block, and once."""
 
     each: float
     row: float
@@ -39,23 +39,23 @@ class Microkernel:
         pairs     vectors of columns; two neighbours along k are a lane of the data
         parts     four parts of each sum, of neighbours along k
         windows   vectors of channels, each with data and weights of its own
-    registers: of a tile, and sharing where neighbouring taps keep data they share in registers.
+    registers: of a tile. sharing: where neighbouring taps keep shared data in registers.
     instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
-    by_number: whether it takes the data number by number, each in a register for all of its lanes,
-    as x86-64 does. A row's sums then come one after the other, and taps read all that they take.
-    ARM multiplies by lanes of vectors, and neighbouring taps share those.
-    registers_loaded: that the CPU has, where it loads several at once if so many are free; else
-    0, and `instructions` say what loads take.
+    by_number: whether it broadcasts the data number by number to a register, as x86-64 does. A
+    row's sums then come one after the other, and taps share no data. ARM multiplies by lanes of
+    vectors, which neighbouring taps share.
+    registers_loaded: the CPU's registers, where it loads several at once if enough are free; else
+    0, and `instructions` count the loads.
     most_blocks: of columns, in a tile.
-    intrin: the tensor intrinsic, for so many rows and `depth` along k. columns: of a tile of packed
+    intrin: the tensor intrinsic, for `rows` rows and `depth` along k. columns: of a tile of packed
     weights, laid out as the layout tiles `weights` say, `o` for columns and `i` along k.
-    vectors: the intrinsic that makes vectors of columns of the sums, where they are none.
+    vectors: the intrinsic that makes vectors of columns of the sums, where the form has none.
     lanes: of a vector of sums: columns, of one row or of several. data: the dtype in which it takes
     data.
     rate: multiply-accumulates per executed instruction of a convolution, copies aside:
-    scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm, with LLVM 22. x86-64's
-    are set such that costs compare with those of float32 as times do (scripts/bench/seconds.py, on
-    an Emerald Rapids): an instruction of AVX2 on int8 takes less time than one on floats.
+    scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm, with LLVM 22. x86-64's are
+    set such that costs and times have one ratio to float32's (scripts/bench/seconds.py, on an
+    Emerald Rapids): an instruction of AVX2 on int8 takes less time than one on floats.
     """
 
     form: Literal["lanes", "squares", "quads", "pairs", "parts", "windows"]
@@ -82,9 +82,9 @@ TURN = 5  # instructions of a loop's turn, beside loads and multiply-accumulates
 
 
 def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
-    """Vectors of columns, which `depth` elements of the data multiply in a turn, one by one. ARM
-    loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64 multiplies
-    by a number in memory, given a register for all of its lanes."""
+    """Vectors of columns; a turn multiplies them by `depth` elements of the data, one by one. ARM
+    loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64 broadcasts
+    each number from memory to a register."""
     sharing, by_number = None, target.arch == "x86_64"
     if by_number:
         registers, instructions = Counts(1, 0.5, 1, 1), Counts(depth, depth, depth, TURN)
@@ -106,7 +106,7 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
 
 def of_words(target: Target, depth: int) -> Microkernel:
     """Sums of products of int16 in two vectors of a block of columns, on ARM. A lane of the data
-    multiplies a vector of weights; two of those are one load."""
+    multiplies a vector of weights; two vectors are one load."""
     return Microkernel(
         "lanes",
         registers=Counts(2, 1, 0, 4 if target.arch == "arm" else 8),
@@ -156,7 +156,7 @@ PAIRS, PAIRS_OF_SSE2 = (
     )
     for vectors, rate in ((1, 20.0), (2, 6.0))
 )
-VNNI_ROWS, VNNI_ROW = (  # of x86-64, of data without sign
+VNNI_ROWS, VNNI_ROW = (  # of x86-64, for unsigned data
     Microkernel(
         "quads",
         registers=Counts(1 / rows, 0, 2, 2),
@@ -189,7 +189,7 @@ def _parts(machine: str, intrin: str, depth: int, rate: float) -> Microkernel:
     )
 
 
-PARTS = {  # products by themselves; pairs of narrow weights, whose sum an int16 holds; wide loads
+PARTS = {  # single products; pairs of narrow weights, whose sum int16 holds; wide loads
     "aarch64": (
         _parts("aarch64", "smull.sadalp", 8, 2.6),
         _parts("aarch64", "smlal.sadalp", 16, 3.6),
@@ -207,9 +207,9 @@ PARTS = {  # products by themselves; pairs of narrow weights, whose sum an int16
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """How a CPU sums up the taps of a depthwise convolution: by `key`, the target's; by kernels of
-    two rows, or one; and by the intrinsic that turns pixels of channels into taps of each channel.
-    unrolled: turns of the reduction at most whose weights stay in registers."""
+    """How a CPU sums up the taps of a depthwise convolution. key: of targets that can. kernels: for
+    one pixel, and for two. transpose: the intrinsic that turns pixels of channels into taps of each
+    channel. unrolled: most turns of the reduction whose weights stay in registers."""
 
     key: str
     kernels: tuple[Microkernel, Microkernel]
@@ -244,9 +244,9 @@ TAPS = {
         3,
     ),
 }
-# Of x86-64, the best first: rows of the data that are interleaved. Instructions of pmaddwd are
-# counted by scripts/bench/depthwise.py, with LLVM 22; those of vpdpbusd are such that costs compare
-# with those of float32 as its times do, on an Emerald Rapids.
+# For x86-64, the best first: kernels of interleaved rows. scripts/bench/depthwise.py counts the
+# instructions of pmaddwd, with LLVM 22; those of vpdpbusd are set such that costs and times have
+# one ratio to float32's, on an Emerald Rapids.
 ROWS = (
     _windows("x86.vpdpbusd.windows2", 2, 4, "uint8", (1, 9)),
     _windows("x86.vpdpbusd.windows1", 1, 4, "uint8", (1, 9)),
@@ -260,9 +260,10 @@ ROWS = (
 def of_int8(
     target: Target, rows: int, depth: int, narrow: bool, wide: bool = False, data: str = "int8"
 ) -> Microkernel | None:
-    """The best that the target has for so many rows, and elements along k; None where it has none.
+    """The target's best kernel for so many rows, and elements along k; None where it has none.
     narrow: whether weights are within ±127. wide: whether weights are packed with zeros at the end
-    of k, so that a load may take as much as a register holds. data: what is multiplied by int8."""
+    of k, so that a load may take as much as a register holds. data: the dtype that int8
+    multiplies."""
     if target.kind == "c" or not target.vector_registers:
         return None
     if data == "uint8":

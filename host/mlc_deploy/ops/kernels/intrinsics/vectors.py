@@ -40,7 +40,7 @@ def whole(buffer: Buffer, *at: int) -> Load:
 
 
 def stretch(buffer: Buffer, at: Sequence[int], first: int, lanes: int) -> Load:
-    """So many elements of the dimensions behind `at`, which are contiguous, from the first on."""
+    """`lanes` elements of the dimensions behind `at`, which are contiguous, from `first` on."""
     sizes = [int(n) for n in buffer.shape[len(at) :]]  # type: ignore[arg-type]
     left, every, index = prod(sizes), ramp(first, lanes), list[Expr]()
     for n, size in enumerate(sizes):
@@ -59,25 +59,25 @@ def put(value: Expr, buffer: Buffer, *at: int) -> Stmt:
 
 
 def lane(vector: Expr, number: int) -> Expr:
-    """One lane in all of them."""
+    """One lane, broadcast to all."""
     return Shuffle((vector,), (number,) * dtype_of(vector.dtype).lanes, vector.dtype)
 
 
 def quad(vector: Expr, number: int) -> Expr:
-    """One group of four bytes in all of them. As a lane of 32 bits: that is what LLVM selects the
-    forms by lane from."""
+    """One group of four bytes, broadcast to all, as a lane of 32 bits: LLVM selects the forms by
+    lane from it."""
     return call("reinterpret", vector.dtype, lane(call("reinterpret", "int32x4", vector), number))
 
 
 def widened(vector: Expr) -> Expr:
-    """The vector in the lower half of one twice as long, which holds it in the upper half too."""
+    """A vector twice as long, with the vector in both halves."""
     lanes = dtype_of(vector.dtype).lanes
     twice = with_lanes(dtype_of(vector.dtype).scalar, 2 * lanes)
     return Shuffle((vector,), (*range(lanes), *range(lanes)), twice)
 
 
 def words(vector: Expr, many: int) -> Expr:
-    """The register that holds four bytes so many times."""
+    """The register that holds four bytes `many` times."""
     dtype = dtype_of(vector.dtype)
     word = call("reinterpret", "int32", vector)
     every = with_lanes(dtype.scalar, many * dtype.lanes)
@@ -85,7 +85,7 @@ def words(vector: Expr, many: int) -> Expr:
 
 
 def repeated(vector: Expr, many: int) -> Expr:
-    """The vector end to end with itself, up to so many lanes."""
+    """The vector repeated, up to `many` lanes."""
     kind = dtype_of(vector.dtype)
     if kind.lanes == many:
         return vector
@@ -275,7 +275,7 @@ def dot_rows_of_quads(operation: Operation) -> Callable[..., Stmt]:
 
 
 def top_bits(packed: Expr) -> list[Expr]:
-    """The lower and the upper halves of bytes as int8, at the top of it: 16 times the numbers."""
+    """The lower and the upper halves of bytes, at the top of int8: 16 times the numbers."""
     lanes = dtype_of(packed.dtype).lanes
     low = packed << broadcast(const(4, "uint8"), lanes)
     high = packed & broadcast(const(0xF0, "uint8"), lanes)
@@ -369,7 +369,7 @@ def columns_of_nibbles(multiply: Operation) -> Callable[..., Stmt]:
 
 
 def dot_of_raised_nibbles(by_pairs: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
-    """C[j] += A · (B[., j] and 8): add_pairs(the sum over fours of A of by_pairs(half, the four in
+    """C[j] += A · (B[., j] + 8): add_pairs(the sum over fours of A of by_pairs(half, the four in
     every lane), 1), int16 in between: 8 * 2 * 15 * 128 is less than 2^15"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
@@ -448,7 +448,7 @@ def dot_of_windows(operation: Operation, lanes: int) -> Callable[..., Stmt]:
 
 
 def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
-    """A matrix of so many rows, in one vector or two, as its columns one after the other."""
+    """The columns, one after the other, of a matrix of `rows` rows in one vector or two."""
     kind = dtype_of(vectors[0].dtype)
     columns = len(vectors) * kind.lanes // rows
     order = [i * columns + j for j in range(columns) for i in range(rows)]
@@ -458,7 +458,7 @@ def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
 
 def dot_of_neighbours(operation: Operation) -> Callable[..., Stmt]:
     """C = operation(C, A, B), neighbours of A and B for each of C; where A has a dimension before
-    B's, B is for all that it counts"""
+    B's, B is repeated along it"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
         sums, data = whole(c), whole(a)
@@ -478,9 +478,9 @@ def interleaved_pairs(a: Buffer, c: Buffer) -> Stmt:
 
 
 def interleaved_quads(a: Buffer, c: Buffer) -> Stmt:
-    """C = the columns of A, of four rows, one after the other; where C has four dimensions, every
-    other block of eight for each index of the first. Words change places, then bytes in each 128
-    bits. Between these stands a fence, as LLVM would make eight unpacking instructions of both."""
+    """C = the columns of A, of four rows, one after the other. Where C has four dimensions, each
+    index of the first takes every other block of eight. Words change places, then bytes in each 128
+    bits. A fence separates the two, as LLVM would make eight unpacking instructions of both."""
     blocks = range(int(a.shape[1]) // 8)  # type: ignore[arg-type]
     phases = int(c.shape[0]) if c.ndim == 4 else 1  # type: ignore[arg-type]
     together = min(len(blocks), 2)  # in a register

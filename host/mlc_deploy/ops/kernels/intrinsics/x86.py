@@ -10,8 +10,8 @@ from .vectors import llvm
 
 INTRINS: list[TensorIntrin] = []
 
-# Products of int16, added in pairs: LLVM makes that, and the addition to sums, one instruction of
-# CPUs that have it (vpdpwssd of VNNI).
+# Products of int16, added in pairs. LLVM fuses this and the addition to sums where a CPU has an
+# instruction for both (vpdpwssd of VNNI).
 for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", "avx2")):
     multiply_add = vectors.added(llvm(f"llvm.x86.{name}", f"int32x{lanes}"))
     INTRINS.append(
@@ -34,8 +34,8 @@ INTRINS.append(
     )
 )
 
-# Products of uint8 and int8, added in fours (VNNI): for a row or two of the data against eight
-# columns, or of eight channels, or of those of two pixels.
+# Products of uint8 and int8, added in fours (VNNI): for one or two rows of the data against eight
+# columns, or for eight channels of one or two pixels.
 for rows, feature in ((1, "avxvnni"), (2, "avx512vnni")):
     multiply_add = llvm(f"llvm.x86.avx512.vpdpbusd.{256 * rows}", f"int32x{8 * rows}")
     for name, description, made in (
@@ -56,7 +56,7 @@ for rows, feature in ((1, "avxvnni"), (2, "avx512vnni")):
             )
         )
 
-# Rows become neighbours, as such sums take them.
+# Interleaves rows for these sums.
 for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
     INTRINS.append(
         TensorIntrin(
