@@ -61,8 +61,7 @@ def static(
 ) -> Function:
     """The function with every dimension known. `dims` has extents by the dimension's name, `shapes`
     has shapes by the parameter's. A dimension with "<=n" stays open: each run decides its extent,
-    up to n. Raises GraphError for unknown dimensions that are left, and for shapes that do not
-    fit."""
+    up to n. Raises GraphError if a dimension stays unknown, and for shapes that do not fit."""
     extents = {name: n for name, n in (dims or {}).items() if not isinstance(n, str)}
     function = opened(function, {n: v for n, v in (dims or {}).items() if isinstance(v, str)})
     decided = dict(function.extents)

@@ -71,8 +71,8 @@ def _copy(graph: Rewriting, out: Var, call: Call) -> Value | None:
 def fold_scale(function: Function) -> Function:
     """layer((x + a) * s) * t + b   =>   layer', with s and t in its weights and a in its bias.
 
-    s and a are constants per input channel, t and b per output channel, or scalars. Nothing else
-    may read the values in between.
+    s and a are constants per input channel, t per output channel, or scalars. Nothing else may read
+    the values in between.
     """
     return rewrite(
         function,

@@ -194,8 +194,8 @@ def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
 
 
 def unscheduled_fused(function: Function, target: Target, name: str) -> Unscheduled:
-    """The stages of all operators in order. The plan of the anchor schedules them, or the default
-    without an anchor. An anchor without a plan gets one for plain data."""
+    """The stages of all operators in order, before scheduling by the anchor's plan, or by default
+    if there is none. An anchor without a plan gets one for plain data."""
     tensors: dict[Value, te.Tensor] = {
         p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
     }
