@@ -48,7 +48,7 @@ from .nodes import (
 from .specialize import resolve_calls
 from .verify import verify
 
-# What an argument may be: a call is emitted first, an array becomes a constant.
+# An argument of a call. A call among them is emitted first; an array becomes a constant.
 Argument = Value | AnyCall | np.ndarray[Any, Any]
 Types = TensorType | Sequence[TensorType]
 

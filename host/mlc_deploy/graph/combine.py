@@ -1,4 +1,4 @@
-"""Layers that read the same values become one layer, whose outputs are its parts."""
+"""Layers that read the same value become one layer, and slices of its output replace theirs."""
 
 from __future__ import annotations
 

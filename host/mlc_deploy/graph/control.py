@@ -94,7 +94,7 @@ def listed(types: Sequence[TensorType]) -> str:
     return ", ".join(map(str, types)) or "nothing"
 
 
-# ------------------------------------------------------------------------------- what they compute
+# -------------------------------------------------------------------------------------- evaluation
 
 
 def run_loop(
@@ -130,7 +130,7 @@ def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Arr
     return tuple(run(branch.then if args[0] else branch.otherwise, args[1:]))
 
 
-# ---------------------------------------------------------------------------------- what is known
+# --------------------------------------------------------------------------------------- constants
 
 
 @optional(level=1)
@@ -179,7 +179,7 @@ def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function
     return replace(body, params=params, bindings=bindings, outputs=outputs)
 
 
-# ---------------------------------------------------------------------------------- what is needed
+# ------------------------------------------------------------------------------------ unused parts
 
 
 def trimmed(binding: Binding, needed: Collection[Value]) -> Binding:

@@ -32,10 +32,9 @@ OWN = "loop"  # the source of the loop's own calls
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How tokens are chosen: values of the program, by the names of its inputs. temperature 0 takes
-    the likeliest token. draw is a number from 0 to 1 for the first token, draws are those for the
-    others: the share of the likelihoods that lie before the chosen token, in order of token
-    numbers."""
+    """The settings for choosing tokens: values of the program, named as its inputs. temperature 0
+    takes the likeliest token. draw (for the first token) and draws (for the others) are numbers
+    from 0 to 1: the share of all likelihoods before the chosen token, in order of token numbers."""
 
     temperature: Value
     top_k: Value

@@ -63,8 +63,8 @@ def exact_floats(target: Target) -> Callable[[Function], Function]:
 
 
 def _less(graph: Rewriting, x: Value, zero: int) -> Value:
-    """x - zero as float32. If x is quantize(y), it is clip(round(y / scale)) without the
-    conversion to int8 and back."""
+    """x - zero as float32. For x = quantize(y), clip(round(y / scale)) saves the conversion to int8
+    and back."""
     made = graph.call(x, "quantize")
     if made is not None and made.args[0].type.dtype == "float32":
         y, scale, point = made.args

@@ -1,8 +1,8 @@
 """An order of calls that needs less memory than the model's order.
 
 A beam search extends partial orders by one call at a time. It keeps the few that need the least
-memory so far, and only one per set of calls. So a call with a large result that waits, such as the
-shortcut around a block, moves after calls that need the memory more.
+memory so far, and only one per set of calls. So a call with a large result that is read late, such
+as the shortcut around a block, moves after calls that need the memory more.
 """
 
 from __future__ import annotations

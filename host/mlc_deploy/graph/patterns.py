@@ -310,7 +310,7 @@ Taken = tuple[float, list[tuple[Value, float]]]
 
 
 def _factors(call: Call) -> Taken | None:
-    """A call as a number times powers of values; None if it is no product."""
+    """A call as a number times powers of values; None for other calls."""
     match call:
         case Call("multiply", (a, b)):
             return _numbered([(a, 1.0), (b, 1.0)])
@@ -342,7 +342,7 @@ def _numbered(factors: Sequence[tuple[Value, float]]) -> Taken | None:
 
 
 def _terms(call: Call) -> Taken | None:
-    """A call as a number plus values times numbers; None if it is no sum."""
+    """A call as a number plus values times numbers; None for other calls."""
     match call:
         case Call("add" | "subtract" as name, (a, b)):
             number, left = 0.0, []

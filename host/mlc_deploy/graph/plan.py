@@ -114,8 +114,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     free: set[Value] = {*computed, *states.values()}
 
     def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
-        """The value in whose memory a binding leaves the output of this number: `value` or a
-        copy."""
+        """The value, or a copy, whose memory the binding writes its output `number` to."""
         root, _ = memory.region(value)
         if root in free and read[root] == 1 and memory.is_whole(value):
             return value
@@ -173,10 +172,10 @@ def own_outputs(
     trailing: Mapping[int, int] | None = None,
 ) -> Function:
     """Every output gets its own memory, written by a call. A value is copied if it is an input or a
-    constant, or if it lies within another value's memory. states: for an output's number, the
-    parameter in whose memory it may stay. trailing: for the number of an output without memory of
-    its own, the output in whose memory it lies. The source of a copy is its output's name; in a
-    body, the layer that it copies."""
+    constant, or if it lies within another value's memory. states: output -> the parameter in whose
+    memory it may stay. trailing: an output without its own memory -> the output in whose memory it
+    lies. Both refer to outputs by number. The source of a copy is its output's name; in a body, the
+    layer that it copies."""
     trailing = trailing or {}
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}

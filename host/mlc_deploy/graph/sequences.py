@@ -34,8 +34,7 @@ def gathers_to_sequences(function: Function) -> Function:
 
 
 def _with_sequences(binding: Binding, names: Names) -> list[Binding]:
-    """The binding of a loop that reads sequences instead of gathering, after the slices that it
-    reads."""
+    """The binding of a loop, which now reads sequences instead of gathering, after their slices."""
     loop = binding.call
     if not isinstance(loop, CallLoop) or not isinstance(loop.turns, int):
         return [binding]

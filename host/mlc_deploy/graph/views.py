@@ -56,8 +56,8 @@ def concatenate_in_place(function: Function) -> Function:
 
 
 def _placeable(binding: Binding) -> Sequence[Var]:
-    """The outputs of a call that may be written anywhere. This leaves out a loop's state that is an
-    element of a result, too: it may lie in that result (plan.own_states)."""
+    """The outputs of a call that may be written anywhere. A loop's state that is also an element of
+    a result is left out: it may lie in the result (plan.own_states)."""
     call = binding.call
     if not isinstance(call, CallLoop):
         return binding.outputs
