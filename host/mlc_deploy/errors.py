@@ -3,7 +3,7 @@
     MlcError
       ├ InstallError     this installation lacks one of its files
       ├ ImporterError    a model file cannot be read, or holds what is not supported
-      │   └ ShapeError   a shape that was asked for is not the model's, or one is missing
+      │   └ ShapeError   a requested shape is not the model's, or one is missing
       ├ ScriptError      a script of functions is not well formed
       ├ GraphError       a graph is built in an invalid way
       ├ ExternalError    a registered function is missing, raised, or did not write its outputs

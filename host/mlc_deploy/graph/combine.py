@@ -1,4 +1,4 @@
-"""Layers that read the same value become one layer, and slices of its output replace theirs."""
+"""Layers that read the same value become one layer, and slices of its result replace theirs."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Callable[..., Call]:
 def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
     """The Function that a Python function describes. Raises ScriptError, at line and column.
 
-    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel; one with "Body"
-    is what R.loop or R.branch runs. `private` is TVM's and has no effect.
+    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel. R.loop and
+    R.branch run functions with "Body". `private` is TVM's and has no effect.
     """
     return partial(decorated, depth=1) if definition is None else decorated(definition)
 
