@@ -11,8 +11,8 @@ with mlc.connect("qemu://cortex-a7") as board:
 import sys
 from types import ModuleType
 
-# Next to nothing is imported here: the command first says what a signal does, before what takes
-# time. To type checkers the name alone says what `typing.TYPE_CHECKING` does.
+# Almost nothing is imported here: the command installs its signal handlers before slow imports.
+# Type checkers know the name TYPE_CHECKING, so `typing` need not be imported.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ _HOMES = {
 
 
 class _FrontDoor(ModuleType):
-    """This package. Its functions `lower` and `quantize` are called like rooms of it, whose import
-    must not put the room in the function's place."""
+    """This package. Its functions `lower` and `quantize` have the names of subpackages. The import
+    of a subpackage must not replace the function."""
 
     def __getattr__(self, name: str) -> object:
-        """All is imported when it is first asked for: boards, and models that are saved, do without
-        the compiler; and the command does with a Ctrl-C what it should from its first moment on."""
+        """Imports each name at first use. Boards and saved models do not need the compiler, and the
+        command handles Ctrl-C from its first moment on."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib

@@ -1,4 +1,4 @@
-"""The compiler's part of what users import; `mlc_deploy` itself imports it late."""
+"""The compiler's part of the public names; `mlc_deploy` imports it at first use."""
 
 from .codegen import Library
 from .driver.build import build, lower

@@ -5,9 +5,9 @@
     outputs = backend.prepare(model).run([x])  # on this machine
     outputs = backend.run_model(model, [x], "qemu://cortex-a7")
 
-Compiled models are static, so a model is compiled when it first runs, for the shapes of what it is
-given; inputs whose values decide about shapes, axes or permutations become constants. Others later
-make it be compiled again. All models share one session per board, which lasts as long as the
+Compiled models are static, so a model is compiled at its first run, for the shapes of its inputs.
+Inputs whose values decide shapes, axes or permutations become constants. Other shapes or values in
+a later run compile it again. All models share one session per board, which lasts as long as the
 process.
 """
 
@@ -56,8 +56,8 @@ def session_on(board: str) -> Session:
 def given_arrays(
     model: ModelProto, inputs: Mapping[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a model's inputs, by their names in its graph; and what inputs hold that have
-    no array: None for an optional, and [] for a sequence."""
+    """(the arrays of a model's inputs, by their names in its graph; the values of inputs without an
+    array: None for an optional, and [] for a sequence)."""
     arrays: dict[str, Array] = {}
     nothing: dict[str, Any] = {}
     sequences = {i.name for i in model.graph.input if is_sequence(i)}
@@ -72,7 +72,7 @@ def given_arrays(
 
 
 def outputs_of(model: ModelProto, made: Mapping[str, Array]) -> tuple[Any, ...]:
-    """The outputs of a model, of those that its graph has: arrays, lists of arrays, or None."""
+    """The outputs of a model from the arrays of its graph: arrays, lists of arrays, or None."""
     return tuple(
         _parts(made, o.name) if is_sequence(o) else _shown(made.get(o.name), o)
         for o in model.graph.output
@@ -91,7 +91,7 @@ def _shown(array: Array | None, output: ValueInfoProto) -> Array | None:
 
 
 def import_for(model: ModelProto, inputs: Mapping[str, Any]) -> tuple[Function, frozenset[str]]:
-    """The graph of a model for the shapes of these inputs, and the names of those that are
+    """The graph of a model for the shapes of these inputs, and the names of inputs that are
     constants in it, because shapes, axes or permutations depend on their values.
 
     Raises ImporterError.
@@ -111,7 +111,7 @@ def import_for(model: ModelProto, inputs: Mapping[str, Any]) -> tuple[Function, 
 
 
 def _is_open(model: ModelProto, name: str) -> bool:
-    """Whether the model leaves the shape of that input open."""
+    """Whether the model leaves the shape of this input open."""
     kinds = {i.name: content(i.type).tensor_type for i in model.graph.input}
     kind = kinds.get(name)  # none, for a part of a sequence
     return (
@@ -136,18 +136,18 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
 
     @property
     def bound(self) -> frozenset[str]:
-        """The inputs that are constants in what was compiled last."""
+        """The inputs that are constants in the last compiled model."""
         return self._bound
 
     @property
     def compiled(self) -> CompiledModel | None:
-        """What was compiled last."""
+        """The last compiled model."""
         return self._compiled
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for inputs in the model's order, or by name; a lone array is the only one.
+        """The outputs for inputs in the model's order, or by name; a single array is the only one.
 
-        Raises ImporterError, InputError and what else compiling and running raise.
+        Raises ImporterError, InputError and other errors of compiling and running.
         """
         given = self._by_name(inputs)
         session = session_on(self._board)
@@ -177,7 +177,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
             self._compiled = compile(function, target, workers=1, states={})
             _free_unused(self._board)
             self._module = session.load(self._compiled)
-            # No call to the board from here: garbage is collected also within such calls.
+            # The finalizer must not call the board: garbage is collected also within such calls.
             held = (self._module, self._compiled)
             self._finalizer = weakref.finalize(self, _unused[self._board].append, held)
             self._finalizer.atexit = False
@@ -185,7 +185,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         return self._compiled, self._module
 
     def _key_of(self, given: Mapping[str, Any]) -> object:
-        """What the compiled model was made for."""
+        """The values and types of inputs that a compiled model is made for."""
         arrays, nothing = given_arrays(self._model, given)
         values = tuple((n, arrays[n].tobytes()) for n in sorted(self._bound))
         types = tuple((n, a.shape, a.dtype.name) for n, a in arrays.items())
@@ -200,7 +200,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         self._module = self._compiled = self._finalizer = None
 
 
-# What models hold on boards that nothing refers to.
+# By board: modules and models to free, since nothing refers to their Prepared any more.
 _unused: defaultdict[str, list[tuple[RemoteModule, CompiledModel]]] = defaultdict(list)
 
 
@@ -210,7 +210,7 @@ def _free_unused(board: str) -> None:
         module, compiled = _unused[board].pop()
         module.close()
         for data in (compiled.object_bytes, compiled.weights_bytes):
-            with suppress(Refused):  # another model's module needs the same
+            with suppress(Refused):  # another model's module needs the same data
                 session.forget(session.put(data))
 
 
@@ -220,7 +220,7 @@ def board_of(device: str) -> str:
 
 
 class MlcBackend(Backend):  # type: ignore[misc, unused-ignore]
-    """Models compiled for, and run on, a board; device is "CPU", for this machine, or a URL."""
+    """Compiles models for a board and runs them there. device: "CPU" (this machine), or a URL."""
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

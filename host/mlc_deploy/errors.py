@@ -1,27 +1,27 @@
-"""The errors that a user's mistake raises: what is wrong, where, how to mend it.
+"""The errors for a user's mistakes: what is wrong, where, how to mend it.
 
     MlcError
       ├ InstallError     this installation lacks one of its files
       ├ ImporterError    a model file cannot be read, or holds what is not supported
-      │   └ ShapeError   a shape that was asked for is not the model's, or one is missing
+      │   └ ShapeError   a requested shape is not the model's, or one is missing
       ├ ScriptError      a script of functions is not well formed
-      ├ GraphError       a graph is put together in a way that gives none
+      ├ GraphError       a graph is built in an invalid way
       ├ ExternalError    a registered function is missing, raised, or did not write its outputs
       ├ ScheduleError    a schedule primitive does not apply, or would change the result
-      ├ PassError        a PassContext names a pass, phase or option that is not
+      ├ PassError        a PassContext names an unknown pass, phase or option
       ├ LowerError       a scheduled function cannot be made into flat loops
       ├ CodegenError     flat loops cannot be made into an object for the target
       ├ ArtifactError    a saved model's file is damaged; a model cannot be saved
-      ├ DeployError      a board cannot run what was compiled for a target
-      ├ InputError       an array that was given does not fit the model's input or output
+      ├ DeployError      a board cannot run a program compiled for a target
+      ├ InputError       a given array does not fit the model's input or output
       ├ FarmError        a farm of boards cannot be used: a package, an address, a kind of board
       ├ DecodeError      a model writes no text, or not this one: no decoder, no tokenizer, no room
-      ├ ReportError      a file is no record that a page or a trace can be made of
+      ├ ReportError      no page or trace can be made of a file
       ├ QuantizeError    no layer of a model can be made int8 within the budget
-      └ TuneError        a database, a space or boards with which nothing can be tuned
+      └ TuneError        nothing can be tuned with a database, a space or boards
 
-`mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are roots of their own,
-since those packages import nothing of this one. Our own mistakes are `assert`s.
+`mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are separate roots, since
+these packages import nothing of this one. Our own mistakes are `assert`s.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from mlc_targets.text import INDENT, LONG, paragraph, shown
 class MlcError(Exception):
     """A mistake that the user can mend.
 
-    `what` is one sentence without a full stop; `where` is the line of the program, the file or the
-    layer it is about; `mend` says what to do. Names in them may be from outside: what of them is
-    not printable is shown escaped. The message is
+    `what` is one sentence without a full stop. `where` is the line of the program, the file or the
+    layer. `mend` says what to do. Names in them may be from outside: unprintable characters are
+    escaped. The message is
 
         unroll: loop 'k' has extent n, which is not a constant
           in:  for k in unroll(n)
@@ -52,7 +52,7 @@ class MlcError(Exception):
         super().__init__(paragraph(what) + _entry("in:  ", where) + _entry("try: ", mend))
 
     def __reduce__(self) -> Any:
-        """For other processes: of its parts, since the message is made of them once."""
+        """For other processes: pickles the parts, since __init__ builds the message from them."""
         return _remade, (type(self), self.what, self.where, self.mend), self.__dict__
 
 
@@ -80,11 +80,11 @@ class ScriptError(MlcError):
 
 
 class ShapeError(ImporterError):
-    """A shape or dimension that was asked for is not the model's, or one is missing."""
+    """A requested shape or dimension is not the model's, or one is missing."""
 
 
 class GraphError(MlcError):
-    """A graph is put together in a way that gives none; what is asked of it does not fit it."""
+    """A graph is built in an invalid way, or a request does not fit it."""
 
 
 class ExternalError(MlcError):
@@ -96,7 +96,7 @@ class ScheduleError(MlcError):
 
 
 class PassError(MlcError):
-    """A PassContext names a pass, a phase or an option that there is not."""
+    """A PassContext names an unknown pass, phase or option."""
 
 
 class LowerError(MlcError):
@@ -108,34 +108,33 @@ class CodegenError(MlcError):
 
 
 class ArtifactError(MlcError):
-    """A file is no saved model, or a damaged one, or another version's; a model that cannot be
-    saved or exported."""
+    """A file is no saved model, is damaged, or is of another version; or a model cannot be saved or
+    exported."""
 
 
 class DeployError(MlcError):
-    """A board cannot run what was compiled for a target."""
+    """A board cannot run a program compiled for a target."""
 
 
 class InputError(MlcError):
-    """An array that was given does not fit the model's input or output."""
+    """A given array does not fit the model's input or output."""
 
 
 class FarmError(MlcError):
-    """A farm of boards cannot be used: a missing package, a bad address, a kind of board that it
-    does not have."""
+    """A farm of boards cannot be used: a missing package, a bad address, or a kind of board that
+    the farm lacks."""
 
 
 class DecodeError(MlcError):
-    """A model that is no decoder, a missing package or tokenizer, a text that is too long."""
+    """A model is no decoder, a package or tokenizer is missing, or a text is too long."""
 
 
 class ReportError(MlcError):
-    """A file that is no record, a damaged one, or one of another version; a page that would be
-    larger than a page may be."""
+    """A file is no record, is damaged, or is of another version; or a page would be too large."""
 
 
 class QuantizeError(MlcError):
-    """A model with no layer for small integers, or none that keeps the budget and costs less."""
+    """A model has no layer for small integers, or none that keeps the budget and costs less."""
 
 
 class CostsMore(QuantizeError):
@@ -143,17 +142,17 @@ class CostsMore(QuantizeError):
 
 
 class TuneError(MlcError):
-    """Nothing can be tuned with this: a database that is none or another version's, a space
-    without a candidate, boards that are all gone."""
+    """Nothing can be tuned: the database is none or of another version, the space has no candidate,
+    or all boards are gone."""
 
 
 class ModelWarning(UserWarning):
-    """What was decided about a model that says two things; its user should know of it."""
+    """A warning for the user: a model contradicts itself, and the message gives the decision."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """An OSError says where: the system's own names no file once that is open."""
+    """Adds the path to an OSError: the system's errors for an open file name no path."""
     try:
         yield
     except OSError as error:

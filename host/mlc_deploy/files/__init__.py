@@ -1,1 +1,1 @@
-"""Files: those from outside, which may hold anything, and those that are written here."""
+"""Reading files from outside, which may hold anything, and writing our own."""

@@ -1,7 +1,7 @@
-"""Large bytes that lie in files: weights of models as they are read, and as they are written.
+"""Large data in mapped files: weights of models, read and written.
 
-They are mapped. Only pages in use are in memory, and only until they are released: the next look
-reads them from the file again.
+Only pages in use are in memory, and only until they are released. The next access reads them from
+the file again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from weakref import WeakValueDictionary
 Buffer = bytes | memoryview
 
 IN_MEMORY = 64 << 20  # bytes that a Spool keeps in memory
-PIECE = 16 << 20  # bytes that are looked at together
+PIECE = 16 << 20  # bytes of a piece that is read at once
 
 _maps: WeakValueDictionary[tuple[Path, int, int], mmap.mmap] = WeakValueDictionary()
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, to be read; one map serves all who ask for it. Raises OSError, ValueError
-    for an empty file."""
+    """The bytes of a file, read-only. All callers share one map. Raises OSError, and ValueError for
+    an empty file."""
     with path.open("rb") as file:
         stat = path.stat()
         key = (path.resolve(), stat.st_size, stat.st_mtime_ns)
@@ -33,7 +33,7 @@ def mapped(path: Path) -> mmap.mmap:
 
 
 def release_mapped() -> None:
-    """The pages of mapped files that were read need no memory any more."""
+    """Releases the memory of all pages that were read from mapped files."""
     for found in list(_maps.values()):
         release(found)
 
@@ -44,8 +44,7 @@ def release(found: mmap.mmap) -> None:
 
 
 def pieces(data: Buffer) -> Iterator[memoryview]:
-    """All bytes, one piece after the other, of which one alone is in memory where they are a mapped
-    file's."""
+    """All bytes, piece by piece. For a mapped file, only one piece is in memory at a time."""
     view = memoryview(data).cast("B")
     for begin in range(0, len(view), PIECE):
         yield view[begin : begin + PIECE]
@@ -54,8 +53,8 @@ def pieces(data: Buffer) -> Iterator[memoryview]:
 
 
 class Spool:
-    """Bytes as they are written, one after another, at most `most`. More than `in_memory` go to a
-    file without a name, which lasts as long as what `finished` gives."""
+    """Collects written bytes, at most `most`. More than `in_memory` bytes go to a file without a
+    name, which lasts as long as the result of `finished`."""
 
     def __init__(self, most: int, in_memory: int = IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(in_memory)
@@ -67,7 +66,7 @@ class Spool:
         self._file.write(data)
 
     def holds(self, data: memoryview, at: int) -> bool:
-        """Whether the bytes from `at` on are these."""
+        """Whether the written bytes from `at` on equal data."""
         end = self._file.tell()
         self._file.seek(at)
         same = all(self._file.read(len(piece)) == piece for piece in pieces(data))
@@ -75,7 +74,7 @@ class Spool:
         return same
 
     def finished(self) -> Buffer:
-        """All that was written. Nothing is written after that."""
+        """All written bytes. Nothing may be written afterwards."""
         size = self._file.tell()
         self._file.flush()
         if size <= self._in_memory:

@@ -1,7 +1,8 @@
-"""Arrays in files of numpy's, .npy and .npz, from outside.
+"""Arrays from numpy files from outside, .npy and .npz.
 
-A header of 128 bytes can ask for terabytes, and a small archive unpack to them: what a file says
-is held against what it has before memory is taken for it. Python objects are never read.
+A header of 128 bytes can ask for terabytes, and a small archive can unpack to them. So sizes in
+headers are checked against the size of the file before memory is allocated. Python objects are
+never read.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Array = NDArray[Any]
 
 SUFFIX = ".npy"
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-MOST_UNPACKED = 1 << 30  # bytes of a compressed array; others are as large as their file
+MOST_UNPACKED = 1 << 30  # bytes of a compressed array; the file size bounds other arrays
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What zipfile raises for archives that are damaged, and numpy for headers.
+# Errors of zipfile for damaged archives, and of numpy for damaged headers.
 DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, ValueError, TypeError, EOFError,
     SyntaxError, TokenError, NotImplementedError, RuntimeError, IndexError, KeyError, OverflowError,
@@ -38,11 +39,11 @@ NO_ARRAYS = "this is no file of numpy's, or one of Python objects"
 
 
 class Unreadable(Exception):
-    """A file of which no array can be read; the message says why."""
+    """No array can be read from a file. The message gives the reason."""
 
 
 class Arrays(Mapping[str, Array]):
-    """The arrays of an .npz, each read when it is asked for. Raises Unreadable then."""
+    """The arrays of an .npz. Each is read at access, which may raise Unreadable."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -92,12 +93,12 @@ def opened(path: Path) -> Any:
 
 
 def _array(stream: IO[bytes], size: int) -> Array:
-    """The array of a stream that has so many bytes. Raises Unreadable, and one of DAMAGED."""
+    """The array of a stream of `size` bytes. Raises Unreadable, or one of DAMAGED."""
     version = npy.read_magic(stream)
     try:
-        # Of version 3 are arrays of records whose fields have names in other alphabets.
+        # Version 3 is not supported: it is for records with non-Latin field names.
         shape, by_columns, dtype = HEADERS[version](stream)
-    except MemoryError:  # Python's parser says so of deep nesting
+    except MemoryError:  # Python's parser raises it for deep nesting
         raise Unreadable(NO_ARRAYS) from None
     if dtype.hasobject or not dtype.itemsize or any(extent < 0 for extent in shape):
         raise Unreadable(NO_ARRAYS)
@@ -106,7 +107,7 @@ def _array(stream: IO[bytes], size: int) -> Array:
         raise Unreadable(f"its header says {needed:,} bytes, and the file has {there:,}")
     try:
         content = bytearray(needed)
-    except MemoryError:  # Python's own does not say how much was wanted
+    except MemoryError:  # Python's own message lacks the size
         raise MemoryError(f"unable to allocate {needed:,} bytes for an array") from None
     left = memoryview(content)
     while left:

@@ -1,7 +1,7 @@
-"""Files from outside, opened so that none can hold up or flood who reads it.
+"""Files from outside, opened so that none can block or flood the reader.
 
-What is no regular file is refused before a byte is read: a pipe that nobody writes to never ends,
-and neither does /dev/zero. Problems are OSErrors, whose `strerror` says what is wrong.
+Everything but regular files is refused before a byte is read: a pipe without a writer blocks, and
+/dev/zero never ends. Problems are OSErrors with the reason in `strerror`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-MOST_TEXT_BYTES = 64 << 20  # of a record or a list of boards; ours have a few KB
+MOST_TEXT_BYTES = 64 << 20  # for a record or a list of boards; ours have a few KB
 
 
 def open_file(path: str | Path) -> BinaryIO:
     """A regular file, for reading. Raises OSError."""
-    # Opened for reading alone, a pipe would wait for its other end.
+    # Without O_NONBLOCK, opening a pipe would wait for its other end.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     refuse_special(path)  # opening a device can have an effect, and a socket cannot be opened
     descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
@@ -37,12 +37,12 @@ def open_file(path: str | Path) -> BinaryIO:
 
 
 def refuse_special(path: str | Path) -> None:
-    """Raises OSError for what is there and is no regular file, and where nothing is there."""
+    """Raises OSError unless the path is an existing regular file."""
     _refuse(os.stat(path).st_mode, path)
 
 
 def read_file(path: str | Path, most: int = MOST_TEXT_BYTES) -> bytes:
-    """The content of a regular file of at most so many bytes. Raises OSError."""
+    """The content of a regular file of at most `most` bytes. Raises OSError."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from ..errors import writing
 
-_unfinished: set[Path] = set()  # of this process, under way
+_unfinished: set[Path] = set()  # files that this process is writing
 
 
 @contextmanager
 def replacing(path: str | Path, mode: int | None = None) -> Iterator[Path]:
-    """The name of a file to write, which takes the place of `path` at the end. An exception leaves
-    neither it nor another `path`. `mode` is that of the file; by default the one it has had.
+    """The name of a file to write, which replaces `path` at the end. An exception removes this file
+    and leaves `path` as it was. `mode` is the mode of the file (default: that of the old file).
 
-    A device, a pipe, and a file in a folder that cannot be written are written directly. Raises
-    OSError, which names `path`.
+    A device, a pipe, and a file in a read-only folder are written directly. Raises OSError, which
+    names `path`.
     """
-    to = Path(path).resolve()  # what a link points to is replaced, not the link
+    to = Path(path).resolve()  # the target of a link is replaced, not the link
     if (to.exists() and not to.is_file()) or not os.access(to.parent, os.W_OK):
         with writing(Path(path)):
             yield to
@@ -48,13 +48,13 @@ def replacing(path: str | Path, mode: int | None = None) -> Iterator[Path]:
 def write_whole(
     path: str | Path, content: bytes | memoryview | str, mode: int | None = None
 ) -> None:
-    """Writes a file; text as UTF-8. Raises OSError."""
+    """Writes a file, text as UTF-8. Raises OSError."""
     with replacing(path, mode) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def remove_unfinished() -> None:
-    """Removes what is under way: this process ends here, whatever its threads are doing."""
+    """Removes unfinished files, for a process that ends now, whatever its threads are doing."""
     for part in tuple(_unfinished):
         with suppress(OSError):
             part.unlink()

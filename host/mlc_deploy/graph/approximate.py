@@ -1,4 +1,4 @@
-"""Fast math: what is cheaper, and not quite the same."""
+"""Fast math: cheaper expressions, whose results differ slightly."""
 
 from __future__ import annotations
 

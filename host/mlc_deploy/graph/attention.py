@@ -1,10 +1,10 @@
-"""Attention, spelled out in products and a softmax, as one call, where that costs less.
+"""Attention written as products and a softmax becomes one call, where this costs less.
 
     softmax(scale * q @ transpose(k) + bias) @ v   =>   attention(q, k, v, bias)
 
-What exporters write around it is left to the kernel, which reads its operands in place: heads of
-keys that are repeated for their queries, the first rows of a cache, its other dtype, and heads that
-are turned before rows.
+The kernel reads its operands in place. This replaces calls that exporters write around attention:
+repeats of key heads for several query heads, slices of the first rows of a cache, casts of its
+dtype, and transposes of heads before rows.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .rewrite import Rewriting, rewrite
 
 SOFTMAX = 58.0  # instructions for each vector of scores: a softmax, its loads and stores, sums
 DEFAULT = 1.5  # for each vector of products by the default schedule
-MOVED = 1.5  # for each element that is copied to another place
-TURNED = ((0, 2, 1, 3), (0, 2, 3, 1))  # axes that put heads before rows; that turn keys, too
+MOVED = 1.5  # for each copied element
+TURNED = ((0, 2, 1, 3), (0, 2, 3, 1))  # axes: heads before rows; the same and keys transposed
 ROWS, HEADS = 2, 1  # dimensions of [batch, heads, rows, width]
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Queries, keys or values: what they are read from, how, and how many elements were moved on
-    the way from there. rows: how many are there, where the value has more."""
+    """Queries, keys or values: the value to read, its layout, and the cost of the copies this
+    saves. rows: the number of rows in use, where the value has more."""
 
     value: Value
     heads_first: bool = True
     rows: Dim | None = None
     moved: float = 0.0
-    scales: Value | None = None  # of rows that are int8
+    scales: Value | None = None  # of int8 rows
 
     @property
     def kept(self) -> Dim:
@@ -52,8 +52,8 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """What was found: the operands, the shape of the scores, the width of a head, and what it costs
-    as it is."""
+    """Attention as found: the operands, the shape of the scores, the width of a head, and the cost
+    of the calls as written."""
 
     q: _Operand
     k: _Operand
@@ -110,7 +110,7 @@ def recognize_attention(target: Target) -> Callable[[Function], Function]:
 
 
 def _turned(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """transpose(attention(q, k, v), (0, 2, 1, 3))   =>   attention(q, k, v), which writes so"""
+    """transpose(attention(q, k, v), (0, 2, 1, 3))   =>   attention(q, k, v), written transposed"""
     if call.op != "transpose" or tuple(call.attrs["axes"]) != TURNED[0]:
         return None
     y = _through(graph, call.args[0])
@@ -124,7 +124,7 @@ def _turned(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
-    """Attention whose last product the call is."""
+    """The attention that ends in this call, its last product."""
     if call.op != "matmul" or call.attrs or len(call.args[0].type.shape) != 4:
         return None
     parts = _through(graph, call.args[0])
@@ -168,7 +168,8 @@ def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
 
 
 def _alike(whole: Sequence[Dim], own: Sequence[Dim], k: _Operand, v: _Operand) -> bool:
-    """Whether products of heads that share keys are what the softmax is of."""
+    """Whether the shapes fit: the softmax runs over the rows of the keys, and the heads of keys and
+    values divide those of the scores."""
     heads = whole[HEADS]
     fits = isinstance(heads, int) and isinstance(k.kept, int) and heads % k.kept == 0
     return fits and same_dim(own[3], whole[3]) and same_dim(k.kept, v.kept)
@@ -178,7 +179,7 @@ def _cost_of(
     graph: Rewriting, products: Sequence[Call], scores: TensorType, read: Sequence[_Operand],
     target: Target,
 ) -> float:  # fmt: skip
-    """Instructions of the calls that attention takes the place of."""
+    """Instructions of the calls that attention replaces."""
     total = SOFTMAX * _elements(scores.shape) / target.lanes("float32")
     for call in products:
         plan = best_plan("matmul", [a.type for a in call.args], call.attrs, target)
@@ -186,7 +187,7 @@ def _cost_of(
         multiplied = _elements(shape)
         if plan is None or not plan.cost:
             total += DEFAULT * multiplied / target.lanes("float32")
-        else:  # which counts an extent that is open once, whatever it is made of
+        else:  # the plan counts an open extent as OPEN, whatever its expression
             total += plan.cost * multiplied / prod(n if isinstance(n, int) else OPEN for n in shape)
     total += MOVED * _elements(products[0].args[1].type.shape)
     return total + sum(operand.moved for operand in read)
@@ -197,14 +198,14 @@ def _elements(shape: Sequence[Dim]) -> float:
 
 
 def _through(graph: Rewriting, x: Value) -> Value:
-    """The value before calls that change its shape only."""
+    """The value before calls that change only its shape."""
     while (call := graph.call(x, "reshape")) is not None and graph.once(x):
         x = call.args[0]
     return x
 
 
 def _scores(graph: Rewriting, x: Value) -> tuple[Value, Value | None, float]:
-    """The product that scores are of, what is added to it, and what it is multiplied by."""
+    """The product behind the scores, the bias added to it, and the scale."""
     bias: Value | None = None
     call = graph.call(x, "add")
     if call is not None and graph.once(x):
@@ -248,7 +249,7 @@ def _times(graph: Rewriting, x: Value) -> tuple[Value, float]:
 
 
 def _operand(graph: Rewriting, x: Value, heads: Dim | None, heads_first: bool = True) -> _Operand:
-    """An operand without what the kernel does as well while it reads."""
+    """An operand without the calls whose work the kernel does while it reads."""
     found = _Operand(_before_cast(graph, x), heads_first)
     if heads is not None and heads_first:
         found = _not_repeated(graph, found)
@@ -265,14 +266,14 @@ def _operand(graph: Rewriting, x: Value, heads: Dim | None, heads_first: bool = 
 
 
 def _before_cast(graph: Rewriting, x: Value) -> Value:
-    """A float of another dtype, which the kernel reads as well."""
+    """The float before a cast: the kernel reads both dtypes."""
     call = graph.call(x, "cast")
     floats = call is not None and {call.args[0].type.dtype, x.type.dtype} == {"float16", "float32"}
     return call.args[0] if call is not None and floats else x
 
 
 def _whole(graph: Rewriting, found: _Operand) -> _Operand:
-    """slice(cache)[:, :, :n]   =>   the cache, of whose rows n are there"""
+    """slice(cache)[:, :, :n]   =>   the cache, with n rows in use"""
     call = graph.call(found.value, "slice")
     if call is None or any(call.attrs["begin"]) or any(n != 1 for n in call.attrs["step"]):
         return found
@@ -284,7 +285,7 @@ def _whole(graph: Rewriting, found: _Operand) -> _Operand:
 
 
 def _scaled(graph: Rewriting, found: _Operand) -> _Operand | None:
-    """cast(slice(cache)) * slice(scales)   =>   the cache of int8 and its scales"""
+    """cast(slice(cache)) * slice(scales)   =>   the int8 cache and its scales"""
     call = graph.call(found.value, "multiply")
     cast = graph.call(call.args[0], "cast") if call is not None else None
     if call is None or cast is None or cast.args[0].type.dtype != "int8":

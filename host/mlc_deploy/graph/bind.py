@@ -1,4 +1,4 @@
-"""Fixing what a graph leaves open: symbolic dimensions, and parameters that are known."""
+"""Binding: symbolic dimensions get extents, and known parameters become constants."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ Change = Callable[[Function], Function]
 def bind_params(graph: M, params: Mapping[str, Array], function: str = "main") -> M:
     """The function, or the module's `function`, with parameters made constants.
 
-    They say what the symbolic dimensions of their types are. Raises GraphError for an unknown name,
-    and for arrays that do not fit.
+    The arrays also decide the symbolic dimensions of these parameters. Raises GraphError for an
+    unknown name, and for arrays that do not fit.
     """
     return _changed(graph, function, lambda f: _with_params(f, params))
 
 
 def bind_dims(graph: M, dims: Mapping[str, int], function: str = "main") -> M:
-    """The function, or the module's `function`, with symbolic dimensions of given extents.
+    """The function, or the module's `function`, with extents for symbolic dimensions.
 
-    Raises GraphError for a name that is no dimension's, and for a negative extent.
+    Raises GraphError for an unknown dimension, and for a negative extent.
     """
     return _changed(graph, function, lambda f: _with_extents(f, dims))
 
@@ -59,9 +59,9 @@ def static(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | str] | None = None,
 ) -> Function:
-    """The function with every dimension known: dims by their names, those of `shapes` by the
-    parameters'. A dimension of dims that is "<=n" stays open: each run decides it, and n is the
-    most. Raises GraphError for those that are left, and for what does not fit."""
+    """The function with every dimension known. `dims` has extents by the dimension's name, `shapes`
+    has shapes by the parameter's. A dimension with "<=n" stays open: each run decides its extent,
+    up to n. Raises GraphError if a dimension stays unknown, and for shapes that do not fit."""
     extents = {name: n for name, n in (dims or {}).items() if not isinstance(n, str)}
     function = opened(function, {n: v for n, v in (dims or {}).items() if isinstance(v, str)})
     decided = dict(function.extents)
@@ -142,7 +142,7 @@ def _with_extents(function: Function, dims: Mapping[str, int]) -> Function:
 
 
 def graph_function(module: IRModule, name: str = "main") -> Function:
-    """A module's graph function. Raises GraphError, naming those that there are."""
+    """A module's graph function. If there is none, raises GraphError with the names there are."""
     found = module.functions.get(name)
     if not isinstance(found, Function):
         known = [key for key, f in module.functions.items() if isinstance(f, Function)]
@@ -156,7 +156,7 @@ def graph_function(module: IRModule, name: str = "main") -> Function:
 def rebuilt(
     function: Function, values: Mapping[Value, Value], dims: Mapping[Symbol, Dim]
 ) -> Function:
-    """The function with values in the place of variables, and dimensions in that of symbols."""
+    """The function with variables replaced by `values`, and symbols by `dims`."""
     made = dict(values)
 
     def variable(var: Var) -> Var:
@@ -179,7 +179,7 @@ def rebuilt(
 
 
 def _plan_with(plan: Plan | None, dims: Mapping[Symbol, Dim]) -> Plan | None:
-    """A plan that says dimensions in its fields, or theirs, with others in their place."""
+    """A plan with `dims` in place of symbols, in its fields and in fields of these."""
 
     def changed(value: Any) -> Any:
         match value:

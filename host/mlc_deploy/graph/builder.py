@@ -48,7 +48,7 @@ from .nodes import (
 from .specialize import resolve_calls
 from .verify import verify
 
-# What an argument may be: a call is emitted first, an array becomes a constant.
+# An argument of a call. A call among them is emitted first; an array becomes a constant.
 Argument = Value | AnyCall | np.ndarray[Any, Any]
 Types = TensorType | Sequence[TensorType]
 
@@ -58,19 +58,19 @@ class _Open:
 
     def __init__(self, name: str, outer: _Open | None = None) -> None:
         self.name = name
-        self.outer = outer  # of the body of a loop or a branch: the function around
-        self.captured: dict[Var, Var] = {}  # values of the function around -> parameters
+        self.outer = outer  # for the body of a loop or a branch: the surrounding function
+        self.captured: dict[Var, Var] = {}  # values of the surrounding function -> parameters
         self.names = Names()
         self.params: list[Var] = []
         self.bindings: list[Binding] = []
         self.known: set[Var] = set()
-        self.free: list[Var] = []  # read, and to be parameters by the end
-        self.block: set[Var] | None = None  # of the dataflow block that is open
-        self.hidden: set[Var] = set()  # within dataflow blocks that are closed
+        self.free: list[Var] = []  # read already; must be parameters by the end
+        self.block: set[Var] | None = None  # variables of the open dataflow block
+        self.hidden: set[Var] = set()  # variables local to closed dataflow blocks
         self.function: Function | None = None
 
     def param(self, var: Var) -> None:
-        if var in self.free:  # its name is taken by itself
+        if var in self.free:  # it took its own name when it was read
             self.free.remove(var)
         elif var in self.known or self.names.fresh(var.name) != var.name:
             raise GraphError(
@@ -81,11 +81,11 @@ class _Open:
         self.params.append(var)
 
     def has(self, var: Var) -> bool:
-        """Whether the variable is this function's, or a body's around it."""
+        """Whether the variable belongs to this function or to one around it."""
         return var in self.known or (self.outer is not None and self.outer.has(var))
 
     def seen(self, var: Var) -> Var:
-        """The variable by which this function reads a variable."""
+        """The variable to read here: var itself, or the parameter that captures it."""
         if self.outer is None or var in self.known or not self.outer.has(var):
             self.read(var)
             return var
@@ -112,10 +112,10 @@ class _Open:
 
 
 class BlockBuilder:
-    """Collects bindings, functions and PrimFuncs; names are made unique, types inferred.
+    """Collects bindings, functions and PrimFuncs; makes names unique and infers types.
 
-    Raises GraphError for what makes no graph, ValueError for arguments that an operator refuses,
-    KeyError where there is no such operator.
+    Raises GraphError for an invalid graph, ValueError for arguments that an operator refuses,
+    KeyError for an unknown operator.
     """
 
     def __init__(self, name: str = "main") -> None:
@@ -128,8 +128,8 @@ class BlockBuilder:
 
     @contextmanager
     def function(self, name: str, params: Sequence[Var] | None = None) -> Iterator[None]:
-        """The function that is built inside; emit_func_output ends it, and may name the parameters
-        instead."""
+        """Builds a function inside the `with`. emit_func_output ends it, and may give the
+        parameters instead."""
         if self._within:
             raise GraphError(f"function '{name}' begins inside of '{self._open.name}'")
         if name in self._functions:
@@ -146,8 +146,8 @@ class BlockBuilder:
 
     @contextmanager
     def dataflow(self) -> Iterator[None]:
-        """A block of calls without side effects; outside of it only what emit_output names is
-        known."""
+        """A block of calls without side effects. Only the variables given to emit_output are
+        visible outside."""
         here = self._open
         if here.block is not None:
             raise GraphError(f"{here.name}: a dataflow block begins inside of another")
@@ -157,7 +157,7 @@ class BlockBuilder:
         here.block = None
 
     def param(self, name: str, shape: Sequence[Dim | str], dtype: str = "float32") -> Var:
-        """One more parameter."""
+        """Adds a parameter."""
         var = Var(self._open.names.fresh(name), tensor_type(shape, dtype))
         self._open.params.append(var)
         self._open.known.add(var)
@@ -169,7 +169,7 @@ class BlockBuilder:
         params: Sequence[Var] | None = None,
         names: Sequence[str] = (),
     ) -> Function:
-        """Ends the function. `names` of outputs default to the variables' own."""
+        """Ends the function. Output names default to the variables' names."""
         here = self._open
         if not self._within:
             raise GraphError("emit_func_output ends no function", mend='with bb.function("main"):')
@@ -186,7 +186,7 @@ class BlockBuilder:
         return self._finish(given, names)
 
     def finish(self, outputs: Sequence[Value], names: Sequence[str] = ()) -> Function:
-        """The function; output names default to the variables' own."""
+        """The function. Output names default to the variables' names."""
         return self._finish([self._value(v) for v in outputs], names)
 
     def _finish(self, outputs: Sequence[Value], names: Sequence[str]) -> Function:
@@ -210,7 +210,7 @@ class BlockBuilder:
         return made
 
     def get(self) -> IRModule:
-        """The module of all functions. Raises ValueError where they do not fit each other."""
+        """The module of all functions. Raises ValueError if a call does not fit its callee."""
         module = resolve_calls(IRModule(dict(self._functions)))
         for function in module.functions.values():
             if isinstance(function, Function):
@@ -227,9 +227,9 @@ class BlockBuilder:
         source: str = "",
         **attrs: Any,
     ) -> Any:
-        """A call, or an operator on args: its output, or a tuple of them where it has several.
+        """Emits a call, or an operator on args. Returns its output, or a tuple of several.
 
-        `name` is wanted for the outputs, or a name for each; `source` is the layer they come from.
+        `name`: for the outputs, or one for each. `source`: the layer that they come from.
         """
         if not isinstance(op, str):
             return self._emit(op, name, source)
@@ -244,8 +244,8 @@ class BlockBuilder:
         source: str = "",
         **named: Any,
     ) -> Any:
-        """Calls te_func on placeholders for the values among args (and lists of them), makes a
-        PrimFunc of what it returns, and calls that."""
+        """Calls te_func with placeholders for the values among args (and lists of values), makes a
+        PrimFunc of the returned tensors, and emits a call of it."""
         values: list[Value] = []
         placeholders: list[te.Tensor] = []
         names = Names()
@@ -278,9 +278,9 @@ class BlockBuilder:
         name: str = "",
         source: str = "",
     ) -> Any:
-        """A call of a PrimFunc (which joins the module), whose last buffers, those beyond args, are
-        its outputs. `out` is needed where `func` names a PrimFunc that is not there yet. tir_vars
-        are its integer parameters: numbers and dimensions."""
+        """Emits a call of a PrimFunc, and adds the PrimFunc to the module. Its buffers beyond args
+        are the outputs. `out` is needed where `func` names a PrimFunc that is not in the module
+        yet. tir_vars are its integer parameters: numbers and dimensions."""
         key = self.add_func(func) if isinstance(func, PrimFunc) else func
         values = tuple(self._value(a) for a in args)
         types = None if out is None else _types(out)
@@ -305,9 +305,9 @@ class BlockBuilder:
         name: str = "",
         source: str = "",
     ) -> Any:
-        """A call of a registered function (`register_func`), whose outputs are of the types `out`.
+        """Emits a call of a registered function (`register_func`) with outputs of the types `out`.
 
-        It is not pure where it has effects besides its outputs.
+        pure: whether it has no effects besides its outputs.
         """
         values = tuple(self._value(a) for a in args)
         return self._emit(CallPacked(func, values, _types(out), pure), name, source)
@@ -324,10 +324,10 @@ class BlockBuilder:
         name: str = "loop",
         source: str = "",
     ) -> tuple[list[Var], list[Var]]:
-        """A loop (CallLoop says what its parts mean): its last states and its results. step takes
-        the turn's number, the states and the elements of what is `read`, emits the calls of a turn,
-        and gives the next states and the elements of the results. It may read all that is known
-        here."""
+        """Emits a loop and returns its last states and its results. CallLoop explains the parts.
+        step takes the turn's number, the states and the elements of the sequences in `read`. It
+        emits the calls of a turn and returns the next states and the elements of the results. It
+        may read every value that is known here."""
         given = [self._value(s) for s in states]
         sequences = [self._value(x) for x, _ in read]
         with self._body(name) as here:
@@ -352,8 +352,8 @@ class BlockBuilder:
         name: str = "branch",
         source: str = "",
     ) -> list[Var]:
-        """The outputs of a branch, bool[] condition: what then or otherwise emit and give. They
-        may read all that is known here."""
+        """Emits a branch on a bool[] condition and returns its outputs. `then` and `otherwise` emit
+        calls and return values. They may read every value that is known here."""
         made: list[tuple[Function, dict[Var, Var]]] = []
         for emit, of in ((then, "then"), (otherwise, "otherwise")):
             with self._body(f"{name}_{of}") as here:
@@ -367,13 +367,13 @@ class BlockBuilder:
 
     @contextmanager
     def discarded(self) -> Iterator[None]:
-        """What is emitted inside leaves no trace."""
+        """Drops all calls that are emitted inside."""
         with self._body("discarded"):
             yield
 
     @contextmanager
     def _body(self, name: str) -> Iterator[_Open]:
-        """The function of a loop or a branch, which is built inside."""
+        """Builds the function of a loop or a branch inside the `with`."""
         before = self._open
         self._open = _Open(name, before)
         try:
@@ -382,7 +382,7 @@ class BlockBuilder:
             self._open = before
 
     def emit_output(self, value: Argument, name: str = "") -> Any:
-        """What the dataflow block gives: a variable of it, or a call."""
+        """Makes a variable of the dataflow block, or a call, visible outside of it."""
         here = self._open
         if here.block is None:
             raise GraphError("emit_output stands in no dataflow block", mend="with bb.dataflow():")
@@ -392,7 +392,7 @@ class BlockBuilder:
         return made
 
     def add_func(self, func: PrimFunc, name: str = "") -> str:
-        """The name under which the module has the PrimFunc, or one that is equal to it."""
+        """Adds a PrimFunc unless the module has an equal one. Returns its name in the module."""
         digest = structural_hash(func)
         if digest not in self._by_hash:
             key = Names(self._functions).fresh(name or func.name)
@@ -444,7 +444,8 @@ class BlockBuilder:
 
 
 def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var]) -> Function:
-    """A function with a parameter for each of `captured`: `own`, or one that it does not read."""
+    """A function with a parameter for each of `captured`: from `own`, or one that it never
+    reads."""
     names = Names(
         [
             *(p.name for p in function.params),
@@ -458,8 +459,8 @@ def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var])
 def output_types(
     func: PrimFunc, args: Sequence[TensorType], tir_vars: Sequence[Dim] = ()
 ) -> tuple[TensorType, ...]:
-    """The types of a PrimFunc's outputs, its buffers beyond args. Raises GraphError where args do
-    not fit."""
+    """The types of a PrimFunc's outputs: its buffers beyond args. Raises GraphError if args do not
+    fit."""
     given = dict(zip((p for p in func.params if isinstance(p, Symbol)), tir_vars, strict=False))
     buffers = [bound(TensorType(b.shape, b.dtype), given) for b in func.buffers]
     taken, left = buffers[: len(args)], buffers[len(args) :]
@@ -473,7 +474,7 @@ def output_types(
 
 
 def _result(call: AnyCall) -> tuple[str, Sequence[TensorType]]:
-    """(a name for what a call gives, its types)."""
+    """(a name for a call's outputs, their types)."""
     args = [a.type for a in call.args]
     match call:
         case Call(op, _, attrs):

@@ -1,12 +1,13 @@
-"""Layers filled up to whole blocks of channels. Those of int8 always are: there are instructions
-for nothing else. Those of floats are where it costs less.
+"""Layers filled up to whole blocks of channels. int8 layers always are: the instructions work only
+on whole blocks. Float layers are filled up where this costs less.
 
 Weights are filled up with zeros at compile time. The data may then hold anything in the added
-channels; floats there must be finite, since zero times infinity is no zero. Layers hand the added
-channels on to each other. They are cut off where anything else reads the data.
+channels. Floats there must be finite, since zero times infinity is not zero. Layers pass the added
+channels on to each other. A slice cuts them off where anything else reads the data.
 
-Groups of few channels of int8 are filled up in one of two ways, whichever leaves fewer products.
-Several groups become one, whose weights are zeros where they meet; or each is filled up by itself.
+int8 groups of few channels are filled up in one of two ways, whichever leaves fewer products.
+Several groups become one, with zero weights between different groups. Or each group is filled up
+by itself.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
 FLOATS = ("float32", "float16")
-MOST_FILLED = 8  # products per useful one: a channel may be filled up to so many
-MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
+MOST_FILLED = 8  # a channel may be filled up to this many products per useful one
+MOVED = 8  # moving a channel of a pixel between groups takes as long as this many products
 
 
 @optional(level=2)
 def fill_channels(target: Target) -> Callable[[Function], Function]:
     """layer(x, w)   =>   slice(layer(pad(x), pad(w))) where channels do not divide into blocks;
-    f(slice(x))   =>   slice(f(x)), for f that works channel by channel"""
+    f(slice(x))   =>   slice(f(x)), if f works channel by channel"""
 
     def filled(graph: Rewriting, out: Var, call: Call) -> Value | None:
         weights = _weights(call)
@@ -65,7 +66,7 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
 
 
 def plan_of_blocks(call: Call, target: Target) -> Plan | None:
-    """The plan for a layer of int8 in whole blocks of channels, filled up where it has none."""
+    """The plan of an int8 layer in whole blocks of channels, filled up if it has none as it is."""
     weights = _weights(call)
     if weights is None or weights.dtype != np.int8:
         return None
@@ -76,8 +77,7 @@ def plan_of_blocks(call: Call, target: Target) -> Plan | None:
 
 
 def _weights(call: Call) -> Array | None:
-    """The constant weights of a layer that may be filled up, whose sizes are known; None of
-    others."""
+    """The constant weights of a layer that may be filled up; None for other calls."""
     if call.op not in ("conv2d", "dense") or len(call.args) != 2 or "kernel_layout" in call.attrs:
         return None
     x, w = call.args
@@ -92,7 +92,7 @@ def _weights(call: Call) -> Array | None:
 
 
 def _block(dtype: str, target: Target) -> int:
-    """How many channels are in a block."""
+    """The number of channels in a block."""
     return target.lanes(arithmetic(dtype, target)) if dtype in FLOATS else BLOCK
 
 
@@ -112,8 +112,8 @@ def _in_blocks(plan: Plan) -> bool:
 
 
 def _pays(graph: Rewriting, call: Call, now: Sequence[Plan], then: Plan) -> bool:
-    """Whether a layer that has these plans is better filled up: of floats by its cost, or since its
-    data are, and each channel is by itself."""
+    """Whether to fill up a layer with the plans `now`: always int8. Floats if the plan `then` costs
+    less, or if the layer is depthwise and its data are filled up already."""
     if not now or call.args[0].type.dtype not in FLOATS:
         return True
     of_filled = call.attrs["groups"] > 1 and _uncut(graph, call.args[0]) is not None
@@ -123,7 +123,7 @@ def _pays(graph: Rewriting, call: Call, now: Sequence[Plan], then: Plan) -> bool
 def _whole_blocks(
     call: Call, weights: Array, block: int
 ) -> tuple[Array, dict[str, Any], list[TensorType]]:
-    """Weights, attributes and types of a layer that is filled up to whole blocks."""
+    """Weights, attributes and types of the layer filled up to whole blocks."""
     w, attrs, channels = _filled(weights, call, block)
     batch, _, *rest = shape_of(call.args[0])
     dtype = str(w.dtype)
@@ -152,8 +152,8 @@ def _filled(w: Array, call: Call, block: int) -> tuple[Array, dict[str, Any], in
 
 
 def _parts(w: Array, groups: int, after: int) -> int:
-    """How many parts of the channels are filled up by themselves: the groups that are left, but for
-    depthwise convolutions."""
+    """The number of channel parts that are each filled up: the groups that are left, or 1 for a
+    depthwise convolution."""
     return 1 if _is_depthwise(w.shape, groups) else after
 
 
@@ -162,14 +162,14 @@ def _is_depthwise(shape: Sequence[int], groups: int) -> bool:
 
 
 def _more(w: Array, axis: int, block: int) -> Array:
-    """Zeros where an axis does not end with a whole block."""
+    """Weights with an axis filled up with zeros to whole blocks."""
     pads = [(0, -n % block if k == axis else 0) for k, n in enumerate(w.shape)]
     return np.pad(w, pads)
 
 
 def _merged(groups: int, inputs: int, outputs: int) -> int:
-    """How many groups, of so many channels each, are best made one; 1 where there would be too many
-    products in any case."""
+    """How many groups to merge into one; 1 if every choice takes too many products. A group has
+    `inputs` and `outputs` channels."""
     numbers = [n for n in range(1, groups + 1) if groups % n == 0]
 
     def cost(merged: int) -> int:
@@ -183,14 +183,14 @@ def _merged(groups: int, inputs: int, outputs: int) -> int:
 
 
 def _products(groups: int, inputs: int, outputs: int, merged: int) -> int:
-    """Of a tap of a pixel, where so many groups are made one and channels filled up."""
+    """Products per tap of a pixel, with `merged` groups made one and channels filled up."""
     i, o = (n * merged + -n * merged % BLOCK for n in (inputs, outputs))
     return groups // merged * i * o
 
 
 def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
-    """Weights [O, I, ...] of groups as [O, I * merged, ...], zeros where an output of one group
-    would read another's inputs."""
+    """Weights [O, I, ...] of groups as [O, I * merged, ...], with zeros where an output of one
+    group would read inputs of another."""
     inputs, outputs = w.shape[1], len(w) // groups
     wide = np.zeros((len(w), inputs * merged, *w.shape[2:]), w.dtype)
     for group in range(groups):
@@ -203,7 +203,7 @@ def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
 
 
 def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
-    """x with so many channels, whatever is in those that it had not, at the end of each part."""
+    """x with more channels, added at the end of each part. Their content is undefined."""
     shape = shape_of(x)
     if shape[1] == channels:
         return x
@@ -222,7 +222,7 @@ def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Val
 
 
 def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
-    """As _with_channels, of the integers that x is made of where it is."""
+    """_with_channels of x; of the integers before it if x is dequantized."""
     made = graph.call(x, "dequantize")
     if made is None or not all(
         isinstance(a, Constant) and a.type.elements == 1 for a in made.args[1:]
@@ -234,18 +234,18 @@ def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A value whose channels, in so many equal parts, are the first of each part of `whole`'s."""
+    """A value that holds the first channels of each of `parts` equal parts of `whole`."""
 
     whole: Value
     parts: int
 
 
 def _cut(graph: Rewriting, value: Value, out: Value, parts: int) -> Value:
-    """The channels that `out` has, of each part the first."""
+    """As many channels as `out` has: the first of each part."""
     shape = shape_of(out)
     if shape == shape_of(value):
         return value
-    if parts > 1:  # whose channels stand one after the other
+    if parts > 1:  # the channels of a part are consecutive
         rows = shape[0] * parts
         value = graph.emit("reshape", value, shape=(rows, prod(shape_of(value)) // rows))
         shape = (rows, prod(shape) // rows)
@@ -255,8 +255,8 @@ def _cut(graph: Rewriting, value: Value, out: Value, parts: int) -> Value:
 
 
 def _uncut(graph: Rewriting, x: Value) -> Cut | None:
-    """What x is the first channels of: whole blocks of integers, and floats that were filled up and
-    are finite."""
+    """The wider value that x was cut from: integers in whole blocks, or floats that were filled up
+    and are finite."""
     joined = graph.call(x, "reshape")
     call = graph.call(joined.args[0] if joined is not None else x, "slice")
     if call is None or set(call.attrs["begin"]) != {0} or set(call.attrs["step"]) != {1}:
@@ -285,8 +285,8 @@ def _uncut(graph: Rewriting, x: Value) -> Cut | None:
 
 
 def _is_filled(graph: Rewriting, value: Value, channels: int | None) -> bool:
-    """Whether what floats hold beside their first channels, or those of each part, is made of zeros
-    or of integers, and is finite."""
+    """Whether the added channels of a float value come from zeros or from integers, and are
+    finite. channels: the number before filling up; None where it was done by parts."""
     left, seen = [value], {value}
     while left:
         made = graph.binding(left.pop())
@@ -316,12 +316,13 @@ def _is_filled(graph: Rewriting, value: Value, channels: int | None) -> bool:
 
 
 def _by_channel(call: Call) -> bool:
-    """Whether a channel of the result depends on that channel of the arguments alone."""
+    """Whether a channel of the result depends only on the same channel of the arguments."""
     return has(call.op, "by_channel") or operator(call.op).pattern == "elementwise"
 
 
 def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
+    """f(slice(x))   =>   slice(f(x)), where the slice takes the first channels of x or of each part
+    of x"""
     if not _by_channel(call) or len(out.type.shape) < 2 or not is_static(out):
         return None
     cuts = [_uncut(graph, a) for a in call.args]
@@ -349,8 +350,7 @@ def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _widened(constant: Constant, rank: int, channels: int, parts: int) -> Constant:
-    """A constant that broadcasts against more channels: those are given what the last one of their
-    part has."""
+    """A constant for more channels: each added channel repeats the last one of its part."""
     value = constant.value
     axis = value.ndim - rank + 1
     if axis < 0 or value.shape[axis] == 1:

@@ -1,4 +1,4 @@
-"""Layers that read the same values become one layer, whose outputs are its parts."""
+"""Layers that read the same value become one layer, and slices of its result replace theirs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .views import Memory, is_view, slice_offset
 def combine_parallel_layers(function: Function) -> Function:
     """relu(layer(x, v) + a), relu(layer(x, w) + b)   =>   parts of relu(layer(x, [v, w]) + [a, b])
 
-    for layers with constant weights, alike but for the number of outputs, where each of the outputs
-    lies in one piece of the combined one and stays in the function: then nothing is copied. Outputs
+    for layers with constant weights that differ only in the number of outputs. Each output must be
+    contiguous in the combined one and must not leave the function: then nothing is copied. Outputs
     that are written into another value stay apart.
     """
     branches: dict[Hashable, list[_Branch]] = {}
@@ -38,7 +38,7 @@ def combine_parallel_layers(function: Function) -> Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """A layer with constant weights, and what follows it alone: a bias, an activation."""
+    """A layer with constant weights, and the bias and activation that alone read it."""
 
     layer: Binding
     biased: Binding | None
@@ -71,7 +71,7 @@ class _Branch:
 
     @property
     def axes(self) -> tuple[int, int]:
-        """The axes of the weights and of the result that count the outputs."""
+        """The axis of the outputs in the weights, and in the result."""
         axes = operator(self.call.op).output_axes
         assert axes is not None
         return axes(self.call.attrs, self.weights.ndim, len(self.out.type.shape))
@@ -90,7 +90,7 @@ class _Branch:
 
     @property
     def key(self) -> Hashable:
-        """Equal for branches that may become one."""
+        """Equal for branches that may be combined."""
         kept = tuple(n for k, n in enumerate(self.weights.shape) if k != self.weights_axis)
         after = None if self.active is None else _how(_call(self.active))
         biased = self.biased is not None
@@ -134,7 +134,7 @@ def _branches(function: Function) -> list[_Branch]:
 
 
 def _given(function: Function) -> set[Value]:
-    """What a caller gets, and what lies in the same memory."""
+    """The outputs of the function, and values in the same memory."""
     found = set(function.outputs)
     for binding in reversed(function.bindings):
         if is_view(binding) and not found.isdisjoint(binding.outputs):
@@ -143,7 +143,7 @@ def _given(function: Function) -> set[Value]:
 
 
 def _only(readers: Mapping[Value, Binding], counts: Counter[Value], value: Value) -> Binding | None:
-    """The call that alone reads the value."""
+    """The only call that reads the value."""
     return readers.get(value) if counts[value] == 1 else None
 
 
@@ -182,7 +182,7 @@ def _combined_type(group: Sequence[_Branch]) -> TensorType:
 
 
 def _parts(group: Sequence[_Branch]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """For each branch, the attributes of the slice that its result is."""
+    """For each branch, the attributes of the slice that gives its result."""
     begin = 0
     for branch in group:
         shape = shape_of(branch.out)
@@ -219,7 +219,7 @@ def _combine(function: Function, group: Sequence[_Branch]) -> Function:
     replaced = {branch.last for branch in group}
     bindings: list[Binding] = []
     for binding in function.bindings:
-        # What the layers read is there by the first of them, whatever comes between.
+        # All layers read the same value, so it exists before the first of them.
         if binding is first.layer:
             bindings += [*made, *parts]
         if binding not in replaced:

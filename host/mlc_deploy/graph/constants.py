@@ -1,4 +1,4 @@
-"""What passes ask of values: of constants what they hold, of others what shape they have."""
+"""Questions of passes about values: the content of constants, the shape of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_static(value: Value) -> bool:
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The shape; TypeError where it is symbolic."""
+    """The shape; TypeError if it is symbolic."""
     return value.type.sizes
 
 
@@ -25,7 +25,7 @@ def is_float(value: Value) -> bool:
 
 
 def uniform(value: Value) -> Any:
-    """The number that all elements of a constant are; None where it is none, or they differ."""
+    """The number that all elements of a constant equal; None if they differ, or for no constant."""
     if not isinstance(value, Constant) or not value.type.elements:
         return None
     array = value.value
@@ -34,8 +34,8 @@ def uniform(value: Value) -> Any:
 
 
 def with_constant(args: Sequence[Value]) -> tuple[Value, Constant | None]:
-    """Two arguments: the one that varies, then the constant; None where there is none or both
-    are."""
+    """Two arguments as (variable, constant); the constant is None unless exactly one of the two
+    is."""
     match args:
         case (x, Constant() as c) | (Constant() as c, x) if not isinstance(x, Constant):
             return x, c
@@ -47,12 +47,12 @@ def same_dtype(value: Array, like: Array) -> Array:
 
 
 def channel_axis(rank: int) -> int:
-    """The axis of channels: [N, C, ...]; 0 where there is but one."""
+    """The axis of channels: [N, C, ...]; 0 for a single axis."""
     return min(1, rank - 1)
 
 
 def per_channel(constant: Constant, out: TensorType) -> Array | None:
-    """The constant as one number per channel of out; None where it has other dimensions."""
+    """The constant as one number per channel of out; None if it has other dimensions."""
     rank = len(out.shape)
     if rank < 2:
         return None
@@ -67,5 +67,5 @@ def per_channel(constant: Constant, out: TensorType) -> Array | None:
 
 
 def along_channels(values: Array, rank: int) -> Array:
-    """One number per channel, in the shape that broadcasts against a tensor of a rank."""
+    """One number per channel, in a shape that broadcasts against a tensor of this rank."""
     return values if rank <= 2 else values.reshape((-1,) + (1,) * (rank - 2))

@@ -1,4 +1,4 @@
-"""Loops and branches: what they take and give, what they compute, and what they need not have."""
+"""Loops and branches: their types, their evaluation, and the removal of unused parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[[Function, Sequence[Array]], Sequence[Array]]
 
 
 def given_types(call: CallLoop | CallBranch) -> tuple[TensorType, ...]:
-    """The types of the outputs. Raises ValueError where a body does not fit the arguments."""
+    """The types of the outputs. Raises ValueError if a body does not fit the arguments."""
     match call:
         case CallLoop():
             return _of_loop(call)
@@ -81,12 +81,12 @@ def _of_branch(branch: CallBranch) -> tuple[TensorType, ...]:
 
 
 def element(t: TensorType) -> TensorType:
-    """What one turn sees of a sequence."""
+    """The type of a sequence's element, which one turn reads."""
     return TensorType(t.shape[1:], t.dtype)
 
 
 def sequence(t: TensorType, turns: Dim) -> TensorType:
-    """What a loop puts together of elements."""
+    """The type of the sequence that a loop makes of elements."""
     return TensorType((turns, *t.shape), t.dtype)
 
 
@@ -94,13 +94,13 @@ def listed(types: Sequence[TensorType]) -> str:
     return ", ".join(map(str, types)) or "nothing"
 
 
-# ------------------------------------------------------------------------------- what they compute
+# -------------------------------------------------------------------------------------- evaluation
 
 
 def run_loop(
     loop: CallLoop, args: Sequence[Array], types: Sequence[TensorType], run: Run
 ) -> tuple[Array, ...]:
-    """The outputs of a loop, of these types; run computes the body. turns is known."""
+    """The outputs of a loop, with these types. run computes the body. turns must be known."""
     assert isinstance(loop.turns, int)
     count = loop.states + len(loop.read)
     states, read, others = list(args[: loop.states]), args[loop.states : count], args[count:]
@@ -126,11 +126,11 @@ def run_loop(
 
 
 def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Array, ...]:
-    """The outputs of a branch; run computes the body that is taken."""
+    """The outputs of a branch. run computes the body that is taken."""
     return tuple(run(branch.then if args[0] else branch.otherwise, args[1:]))
 
 
-# ---------------------------------------------------------------------------------- what is known
+# --------------------------------------------------------------------------------------- constants
 
 
 @optional(level=1)
@@ -162,13 +162,13 @@ def _holding_constants(binding: Binding) -> Binding:
 
 
 def _split(args: tuple[Value, ...], first: int) -> tuple[tuple[Value, ...], dict[int, Constant]]:
-    """Arguments without the constants from `first` on, and those by their number."""
+    """(arguments without the constants from `first` on, these constants by argument number)."""
     held = {n: a for n, a in enumerate(args) if n >= first and isinstance(a, Constant)}
     return tuple(a for n, a in enumerate(args) if n not in held), held
 
 
 def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function:
-    """A body that holds constants of arguments. Its parameters are `offset` further."""
+    """A body that holds these constant arguments. Argument n is its parameter n + offset."""
     values: dict[Value, Value] = {body.params[n + offset]: c for n, c in held.items()}
     params = tuple(p for p in body.params if p not in values)
     bindings = tuple(
@@ -179,12 +179,12 @@ def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function
     return replace(body, params=params, bindings=bindings, outputs=outputs)
 
 
-# ---------------------------------------------------------------------------------- what is needed
+# ------------------------------------------------------------------------------------ unused parts
 
 
 def trimmed(binding: Binding, needed: Collection[Value]) -> Binding:
-    """The binding of a loop or branch without unused results, and without arguments that no body
-    reads; any other as it is."""
+    """A loop or branch without unused results, and without arguments that no body reads. Other
+    bindings stay as they are."""
     match binding.call:
         case CallLoop() as loop:
             return _trimmed_loop(binding, loop, needed)
@@ -234,7 +234,7 @@ def _trimmed_branch(binding: Binding, branch: CallBranch, needed: Collection[Val
 
 
 def _giving(function: Function, kept: Sequence[bool]) -> Function:
-    """A function with some of its outputs."""
+    """A function with only the outputs marked in `kept`."""
     outputs = tuple(compress(function.outputs, kept))
     names = tuple(compress(function.output_names, kept))
     return replace(function, outputs=outputs, output_names=names)

@@ -1,4 +1,4 @@
-"""What a graph holds: multiply-accumulates, parameters, operators."""
+"""Counts of a graph: multiply-accumulates, parameters, operators."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .scalars import at_most
 
 
 def multiply_accumulates(binding: Binding) -> int:
-    """How many a call takes: of convolutions and matrix products; other arithmetic counts none. A
-    loop counts all its turns, and a branch the body that takes more.
+    """The multiply-accumulates of a call: convolutions and matrix products only. A loop counts all
+    its turns, and a branch the body with more.
 
-    Borders of zeros count as data, Winograd's filtering as the convolution that it computes; a
-    dimension that a run decides (graph/scalars.py) counts as the most that it can be.
-    TypeError where a shape is symbolic.
+    Zero padding counts as data, and Winograd filtering as the convolution that it computes. A
+    dimension that a run decides (graph/scalars.py) counts as its maximum. TypeError if a shape is
+    symbolic.
     """
     match binding.call:
         case Call(op, args, attrs):
@@ -46,7 +46,7 @@ def multiply_accumulates(binding: Binding) -> int:
 
 
 def operators(function: Function) -> Counter[str]:
-    """How often each operator or function is called, within kernels too."""
+    """The number of calls of each operator or function, also within kernels."""
     return Counter(_names(function))
 
 
@@ -56,7 +56,7 @@ def _names(function: Function) -> Iterator[str]:
 
 
 def names_of(binding: Binding) -> Iterator[str]:
-    """The operators and functions that a call is of, one after the other."""
+    """The operators and functions of a call, in order."""
     match binding.call:
         case Call(op):
             yield op
@@ -80,5 +80,5 @@ def constants(function: Function) -> list[Constant]:
 
 
 def parameters(function: Function) -> int:
-    """How many numbers the constants hold."""
+    """The number of elements in all constants."""
     return sum(c.value.size for c in constants(function))

@@ -1,14 +1,14 @@
-"""A decoder with its cache: the rows of keys and values that a text has left stay on the board.
+"""A decoder with its cache: the keys and values of a text stay on the board.
 
-A model as exporters write it takes the tokens of a step, how far the text was read, and the keys
-and values of what was read; it gives these back with those of the step behind them:
+An exported model takes the tokens of a step, the number of tokens read before, and their keys and
+values. It returns the keys and values with the step's appended:
 
     logits, present = model(input_ids[1, S], past[1, H, P, D], mask[1, P + S], positions[1, S])
 
-Here it becomes a function of the tokens alone. Keys and values are states of `length` rows, of
-which `append_rows` writes those of the step; what reads them reads the first P + S. How far the
-text was read is a state, too. So is the likeliest token of the step before: a number below 0 among
-the tokens stands for it, so that a step can be asked for before that token is known elsewhere.
+Here it becomes a function of the tokens alone. Keys and values are states of `length` rows.
+`append_rows` writes the rows of the step, and readers read the first P + S rows. The number of
+tokens read is a state, too, and so is the likeliest token of the step before. A negative number
+among the tokens stands for this token, so a caller can ask for a step before it knows the token.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .last_rows import last_rows
 from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
 
 POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
-BYTES, SCALE = "int8", "float32"  # of caches that are int8, and of what a row is multiplied by
-LOGITS, TOKEN = "logits", "token"  # outputs: of the last token, and the place of the largest
-LIKELIEST = "likeliest"  # a state: what TOKEN was after the step before
+BYTES, SCALE = "int8", "float32"  # dtypes of int8 caches and of the scale of a row
+LOGITS, TOKEN = "logits", "token"  # outputs: the last token's logits, and the index of the largest
+LIKELIEST = "likeliest"  # a state: TOKEN of the step before
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which inputs and outputs of a decoder are what, by name. `past` has that of the output in
-    which each cache comes back; `mask` and `positions` are None where it takes none."""
+    """The names of a decoder's inputs and outputs. `past` maps each input cache to the output that
+    returns it. `mask` and `positions` are None if the model takes none."""
 
     ids: str
     logits: str
@@ -50,7 +50,7 @@ class Parts:
 
 
 class Emitter:
-    """Bindings as they are added to those of a function."""
+    """Collects bindings, with names that differ from a function's own."""
 
     def __init__(self, function: Function) -> None:
         made = (v.name for b in function.bindings for v in b.outputs)
@@ -72,11 +72,11 @@ def with_cache(
 ) -> Function:
     """A decoder as a function of its tokens, whose caches have room for `length` rows.
 
-    window: so many tokens are enough for the model to go on, so that a text may be of any length:
-    when the caches are full, the rows that a window needs are moved to their beginning. Without,
-    no more than `length` tokens are read. stored: the dtype of the caches, where it is not the
-    model's; int8 ones have a scale for each head and row, in a state of its own. Raises GraphError
-    for a model that is no such decoder.
+    window: the number of last tokens that the model needs to go on. With a window, a text may have
+    any length: when the caches are full, the rows of the window move to their beginning. Without
+    one, at most `length` tokens are read. stored: the dtype of the caches, if it is not the
+    model's. int8 caches have a scale for each head and row, in a state of their own. Raises
+    GraphError for a model that is no such decoder.
     """
     params = {p.name: p for p in function.params}
     caches = {params[before]: after for before, after in parts.past.items()}
@@ -106,7 +106,7 @@ def with_cache(
         kept = e.emit("minimum", filled, room, name="kept")
         kept = e.emit("maximum", kept, _number(0), name="kept")
     else:
-        # A state may be loaded from anywhere: no number of rows leads out of the cache.
+        # A loaded state may hold any number: the clamp keeps the rows inside the cache.
         used = e.emit("minimum", filled, _number(length), name="used")
         used = e.emit("maximum", used, _number(0), name="used")
         after = e.emit("add", used, count, name="needed")
@@ -142,8 +142,8 @@ def with_cache(
     within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
     scales = {state: e.param(f"{state.name}.scale", _with_rows(state.type, length, SCALE, 1))
               for state in grown.values() if stored == BYTES}  # fmt: skip
-    made: dict[Value, Value] = {}  # what stands for a value of the model
-    written: dict[Value, Var] = {}  # the caches, by the values that come back
+    made: dict[Value, Value] = {}  # values of the model -> their replacements
+    written: dict[Value, Var] = {}  # the returned values of the model -> the written caches
     scaled: list[tuple[Var, Var]] = []
     for binding in body.bindings:
         args = tuple(made.get(a, a) for a in binding.call.args)
@@ -188,8 +188,8 @@ def decoder_of(
     e: Emitter, function: Function, taken: Sequence[Var], following: Sequence[tuple[Var, Var]],
     every: Value, ids: Var,
 ) -> Function:  # fmt: skip
-    """The function of the inputs `taken` and of states with what follows on them, that gives the
-    last token's logits, of those of every one."""
+    """The function of the inputs `taken` and of the states in `following`, each with its next
+    value. It returns the last token's logits, a row of the logits `every`."""
     steps = ids.type.shape[1]
     assert isinstance(steps, Symbol | int)
     logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
@@ -211,7 +211,7 @@ def decoder_of(
 
 
 def _reading(e: Emitter, ids: Var, likeliest: Var) -> list[Binding]:
-    """The bindings of e, in which a token below 0 is the likeliest of the step before."""
+    """The bindings of e, with a token below 0 read as the likeliest of the step before."""
     known, e.bindings = e.bindings, []
     dtype = ids.type.dtype
     stands = e.emit("less", ids, Constant(np.array(0, dtype)), name="stands")
@@ -226,8 +226,8 @@ def _reading(e: Emitter, ids: Var, likeliest: Var) -> list[Binding]:
 
 
 def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
-    """The function as a branch: a step of one token has a body of its own, which is made for one
-    row. Both work on one memory and on one copy of the weights."""
+    """The function as a branch: a step of one token has its own body, made for one row. Both bodies
+    share one memory and one copy of the weights."""
     if not isinstance(steps, Symbol):
         return function
     e = Emitter(function)
@@ -255,8 +255,8 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
 
 
 def _sharing_weights(bindings: Sequence[Binding]) -> Iterator[Binding]:
-    """A layer of one row takes the weights as the layer of many rows has them packed."""
-    known: set[Value] = set()  # what constants alone decide, such as weights of few bits
+    """A layer of one row takes the weights as packed for the layer of many rows."""
+    known: set[Value] = set()  # values computed from constants only, such as weights of few bits
 
     def is_known(value: Value) -> bool:
         return isinstance(value, Constant) or value in known
@@ -273,7 +273,7 @@ def _sharing_weights(bindings: Sequence[Binding]) -> Iterator[Binding]:
 
 
 def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
-    """The value of `known` that an output is, before its extents got names of their own."""
+    """The value of `known` behind an output, without the calls that only name its extents."""
     makers: dict[Value, AnyCall] = {b.outputs[0]: b.call for b in body.bindings}
     while value not in known:
         match makers.get(value):
@@ -299,7 +299,7 @@ def _with_rows(t: TensorType, rows: int, stored: str, width: Dim | None = None) 
 
 
 def _in_bytes(e: Emitter, rows: Value, source: str) -> tuple[Var, Var]:
-    """Rows as int8, and what each is multiplied by: the largest number of a row becomes 127."""
+    """(rows as int8, the scale of each row): the largest magnitude of a row becomes 127."""
     x = rows if rows.type.dtype == SCALE else e.emit("cast", rows, name="rows", dtype=SCALE)
     largest = e.emit("max", e.emit("abs", x, name="rows", source=source), name="largest",
                      source=source, axes=(3,), keepdims=True)  # fmt: skip
@@ -313,7 +313,7 @@ def _in_bytes(e: Emitter, rows: Value, source: str) -> tuple[Var, Var]:
 
 
 def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:
-    """The cache behind which a binding puts the rows of a step."""
+    """The cache to which a binding appends the rows of a step."""
     match binding.call:
         case Call("concatenate", (cache, _), attrs) if cache in caches and attrs["axis"] in (2, -2):
             return cache
@@ -337,7 +337,7 @@ def _append(
 
 
 def _first_rows(e: Emitter, cache: Value, rows: Dim, like: Var, source: str) -> Var:
-    """The rows that are there, as the model reads them."""
+    """The rows in use, in the dtype that the model reads."""
     batch, heads, _, width = cache.type.shape
     found = e.emit("slice", cache, name=like.name, source=source, begin=(0, 0, 0, 0),
                    step=(1, 1, 1, 1), shape=(batch, heads, rows, width))  # fmt: skip
@@ -350,7 +350,7 @@ def _in_dtype(e: Emitter, x: Var, dtype: str, source: str) -> Var:
 
 
 def _last(e: Emitter, logits: Value, steps: Dim) -> Value:
-    """The logits of the last token, [1, 1, n]; of a model that gives no others, they are."""
+    """The logits of the last token, [1, 1, n]; some models give only these."""
     batch, rows, width = logits.type.shape
     if rows == 1:
         return logits

@@ -1,12 +1,12 @@
-"""A decoder that writes by itself: the loop around it, and the choice of each token, as a program.
+"""A decoder that writes by itself: the program has the loop and the choice of each token.
 
-What graph/decoder.py gives reads tokens. Here it goes on behind them: it chooses a token of the
-logits, and while one more is wanted, and the last one ended nothing, a turn of a loop reads it and
-chooses the next. Its body is the step of one token; caches stay where they are.
+A decoder of graph/decoder.py reads tokens. Here it goes on after them. It chooses a token from the
+logits. While more tokens are wanted and the last one ends nothing, a turn of a loop reads the last
+token and chooses the next. The loop's body is the step of one token. Caches stay in place.
 
-Inputs besides the tokens: WANTED, how many tokens to write (0: none, they are only read), ENDS,
-those that end the text, and how to choose (Choice). Outputs: FIRST and REST, the tokens that were
-chosen, and WRITTEN, how many these are together, an end among them. The last one is not read.
+Inputs besides the tokens: WANTED, the number of tokens to write (0: only read), ENDS, the tokens
+that end the text, and the way to choose (Choice). Outputs: FIRST and REST, the chosen tokens, and
+WRITTEN, their number with the ending one. The last token is not read.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WANTED, ENDS, TEMPERATURE, TOP_K, TOP_P = "wanted", "ends", "temperature", "top_
 DRAW, DRAWS = "draw", "draws"
 FIRST, REST, WRITTEN = "first", "rest", "written"
 MOST_ENDS = 16  # tokens that end a text
-NO_TOKEN = -1  # in the place of ends that are none
+NO_TOKEN = -1  # fills up unused places of ENDS
 COUNT, FLOAT, DOUBLE = (TensorType((), t) for t in ("int64", "float32", "float64"))
-OWN = "loop"  # what calls of the loop are called
+OWN = "loop"  # the source of the loop's own calls
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How tokens are chosen: values of the program, by the names of its inputs. temperature 0 takes
-    the likeliest. draw, for the first token, and draws, for the others, are numbers from 0 to 1:
-    that share of all likelihoods stands before the token, in the order of their numbers."""
+    """The settings for choosing tokens: values of the program, named as its inputs. temperature 0
+    takes the likeliest token. draw (for the first token) and draws (for the others) are numbers
+    from 0 to 1: the share of all likelihoods before the chosen token, in order of token numbers."""
 
     temperature: Value
     top_k: Value
@@ -81,7 +81,7 @@ def with_loop(function: Function, ids: str, most: int) -> Function:
 
 
 def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
-    """The body of the loop: the last token is read, the next one chosen."""
+    """The body of the loop: it reads the last token and chooses the next."""
     one = _step_of_one(function)
     e = Emitter(one)
     turn, going, token, count = (
@@ -124,7 +124,7 @@ def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
 
 
 def _step_of_one(function: Function) -> Function:
-    """The body of a step of one token; all of a decoder that reads no more."""
+    """The body for a step of one token; the whole function if it reads only one at a time."""
     match function.bindings[-1].call:
         case CallBranch(then) as branch if function.bindings[-1].outputs == function.outputs:
             assert branch.args[1:] == function.params
@@ -143,7 +143,7 @@ def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
 def _chosen(
     e: Emitter, token: Value, logits: Value, how: Choice, draws_any: Value, name: str
 ) -> Var:
-    """The likeliest token, or one that is drawn."""
+    """The likeliest token, or a drawn one."""
     args = (token, logits, how.temperature, how.top_k, how.top_p, how.draw)
     types = [v.type for v in args]
     out = Var(e.names.fresh(name), COUNT)
@@ -158,7 +158,7 @@ def _likeliest(types: list[TensorType]) -> Function:
 
 
 def _drawn(types: list[TensorType]) -> Function:
-    """The token that a number draws (ops/draw.py)."""
+    """The token drawn by a given number (ops/draw.py)."""
     bb = BlockBuilder("drawn")
     names = ("token", "logits", "temperature", "top_k", "top_p", "draw")
     _, *given = (bb.param(n, t.shape, t.dtype) for n, t in zip(names, types, strict=True))

@@ -1,7 +1,7 @@
-"""What a PrimFunc that a graph calls computes, read from its loops: how it may be fused.
+"""The definition of a called PrimFunc, read from its loops: it tells how the call may be fused.
 
-A definition is found once, where it is known which function a call means (specialize.py), and the
-call carries it. A function that is scheduled has none, and keeps its schedule.
+specialize.py finds the definition once, when it resolves the call, and the call carries it. A
+scheduled function has no definition and keeps its schedule.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..te.read_back import ReadStage, stages_of, tensors_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Definition:
-    """A PrimFunc of static shapes that can be read as tensor expressions. Its last parameter is its
-    one output."""
+    """A PrimFunc of static shapes that can be read as tensor expressions. Its last parameter is the
+    only output."""
 
     func: PrimFunc
     pattern: Pattern
@@ -35,12 +35,12 @@ class Definition:
         return found
 
     def compute(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The tensor expression, of these inputs."""
+        """The tensor expression of these inputs."""
         return tensors_of(self.func, self.stages, inputs)
 
 
 def definition_of(func: PrimFunc, inputs: int) -> Definition | None:
-    """What a PrimFunc computes from its first `inputs` parameters; None where it is scheduled, has
+    """What a PrimFunc computes from its first `inputs` parameters; None if it is scheduled, has
     several outputs, or cannot be read as tensor expressions."""
     if IS_SCHEDULED in func.attrs or not 0 < inputs == len(func.params) - 1:
         return None
@@ -51,8 +51,8 @@ def definition_of(func: PrimFunc, inputs: int) -> Definition | None:
 
 
 def _pattern(stages: Sequence[ReadStage]) -> Pattern:
-    """As ops.Pattern says. What reads an element at several places is an anchor: a function that is
-    fused into it would be computed at each."""
+    """The pattern, as ops.Pattern explains. A function that reads an element at several places is
+    an anchor: a function fused into it would be computed at each place."""
     reductions = [s.value for s in stages if isinstance(s.value, Reduce)]
     if reductions:
         once = len(stages) == 1 and _reads_once(stages[0], reductions[0])
@@ -68,18 +68,18 @@ def _pattern(stages: Sequence[ReadStage]) -> Pattern:
 
 
 def _reads_once(stage: ReadStage, reduction: Reduce) -> bool:
-    """Whether a reduction reads each element of its inputs for one of its results only."""
+    """Whether a reduction reads each input element for only one result."""
     axes = {i.var for i in (*stage.axis, *reduction.axes) if not is_const(i.extent, 1)}
     return all({i for i in load.indices if isinstance(i, Var)} >= axes for load in loads(reduction))
 
 
 def static_shape(buffer: Buffer) -> tuple[int, ...]:
-    """The shape as numbers: of definitions, all are."""
+    """The shape as numbers; shapes of definitions are static."""
     return tuple(map(index, buffer.shape))  # type: ignore[arg-type]
 
 
 def is_whole(load: Load, axes: Sequence[IterVar]) -> bool:
-    """Whether a load goes through all of its buffer, an axis along each dimension."""
+    """Whether a load covers its whole buffer, one axis along each dimension."""
     return len(axes) == len(load.indices) and all(
         at is axis.var and is_const(axis.extent, extent)
         for at, axis, extent in zip(load.indices, axes, static_shape(load.buffer), strict=True)
@@ -87,8 +87,8 @@ def is_whole(load: Load, axes: Sequence[IterVar]) -> bool:
 
 
 def is_elementwise(stage: ReadStage) -> bool:
-    """Whether a stage takes elements at its own index, broadcast, and its value depends on the
-    index in no other way; and its buffer is as large as what it reads makes it."""
+    """Whether a stage reads elements, maybe broadcast, only at its own index, and its value depends
+    on the index in no other way. Its buffer must have the broadcast shape of its inputs."""
     if isinstance(stage.value, Reduce) or _asks_for_index(stage.value):
         return False
     read = list(loads(stage.value))
@@ -98,7 +98,7 @@ def is_elementwise(stage: ReadStage) -> bool:
 
 
 def _asks_for_index(value: Expr) -> bool:
-    """Whether a variable stands outside of loads' indices."""
+    """Whether a variable occurs outside the indices of loads."""
     left, seen = [value], set[Node]()
     while left:
         e = left.pop()
@@ -111,7 +111,7 @@ def _asks_for_index(value: Expr) -> bool:
 
 
 def _is_in_step(stage: ReadStage, load: Load) -> bool:
-    """Whether a load is of the element that broadcasting puts at the stage's index."""
+    """Whether a load reads the element that broadcasting puts at the stage's index."""
     own = stage.axis[len(stage.axis) - len(load.indices) :]
     return len(own) == len(load.indices) and all(
         (at is axis.var and is_const(axis.extent, extent)) or (extent == 1 and is_const(at, 0))

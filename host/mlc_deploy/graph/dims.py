@@ -1,7 +1,7 @@
-"""Symbolic dimensions: what `R.Tensor((1, "m"), "float32")` means, and when two types are the same.
+"""Symbolic dimensions: the meaning of `R.Tensor((1, "m"), "float32")`, and equality of types.
 
-A symbolic dimension is a variable of the loop IR, one per name, so that "m" is the same wherever it
-stands; what is computed from it is an expression.
+A symbolic dimension is a variable of the loop IR, one per name, so "m" is the same everywhere. A
+dimension computed from it is an expression.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FUNCTIONS = {"T.min": "min", "T.max": "max", "T.truncdiv": "tdiv", "T.truncmod":
 
 @cache
 def symbol(name: str) -> Var:
-    """The dimension of that name."""
+    """The dimension with this name."""
     return Var(name)
 
 
 def tensor_type(shape: Sequence[Dim | str], dtype: str = "float32") -> TensorType:
-    """The type of tensors of a shape; "m" and "m * 2" are symbolic dimensions. Raises ValueError
-    for an unknown dtype, a negative extent, or text that is no dimension."""
+    """The type of tensors of a shape, where "m" and "m * 2" are symbolic dimensions. Raises
+    ValueError for an unknown dtype, a negative extent, or text that is no dimension."""
     extents = tuple(parsed(d) if isinstance(d, str) else dim(d) for d in shape)
     for extent in extents:
         if isinstance(extent, int) and extent < 0:
@@ -42,7 +42,7 @@ def tensor_type(shape: Sequence[Dim | str], dtype: str = "float32") -> TensorTyp
 
 
 def parsed(text: str) -> Dim:
-    """The dimension that a text says: a number, a name, or + - * // % of them."""
+    """The dimension written in a text: a number, a name, or + - * // % of them."""
     try:
         return dim(_parsed(ast.parse(text.strip(), mode="eval").body))  # type: ignore[arg-type]
     except (SyntaxError, ValueError):
@@ -89,14 +89,14 @@ def same_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
 
 
 def bound(t: TensorType, values: Mapping[Var, Dim]) -> TensorType:
-    """t with the dimensions that `values` names put in their place."""
+    """t with symbols replaced by `values`."""
     if all(isinstance(d, int) for d in t.shape):
         return t
     return TensorType(bound_dims(t.shape, values), t.dtype)
 
 
 def bound_dims(dims: Sequence[Dim], values: Mapping[Var, Dim]) -> tuple[Dim, ...]:
-    """dims with those that `values` names put in their place, in their simplest form."""
+    """dims with symbols replaced by `values`, in their simplest form."""
     known = {v: d if isinstance(d, Expr) else binary("+", d, 0) for v, d in values.items()}
     return tuple(
         dim(simplify_expr(substitute(d, known), {})) if isinstance(d, Expr) else d for d in dims
@@ -106,8 +106,8 @@ def bound_dims(dims: Sequence[Dim], values: Mapping[Var, Dim]) -> tuple[Dim, ...
 def fit(
     taken: Sequence[TensorType], given: Sequence[TensorType]
 ) -> tuple[dict[Var, Dim], int | None]:
-    """What the symbolic dimensions of `taken` are where `given` is passed, and the number of the
-    first type that does not fit; None where all do."""
+    """(the symbolic dimensions of `taken` when `given` is passed, the number of the first type that
+    does not fit, or None)."""
     values: dict[Var, Dim] = {}
     for wanted, actual in zip(taken, given, strict=False):
         if len(wanted.shape) == len(actual.shape):
@@ -122,7 +122,7 @@ def fit(
 
 
 def symbols(types: Sequence[TensorType]) -> list[Var]:
-    """The symbolic dimensions that stand in the types, each once."""
+    """The symbolic dimensions of the types, each once."""
     found: dict[Var, None] = {}
     for t in types:
         for extent in t.shape:

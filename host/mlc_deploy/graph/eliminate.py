@@ -1,4 +1,4 @@
-"""Calls that need not be: those whose results nobody reads, and those that are there already."""
+"""Removal of calls: calls with unused results, and repeated calls."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .nodes import (
     substitute,
 )
 
-# Constants up to so many bytes are compared by what they hold.
+# Constants of at most this many bytes are compared by content, larger ones by identity.
 COMPARED_BYTES = 64
 
 
 @optional(level=1)
 def eliminate_dead_code(function: Function) -> Function:
-    """Calls without effects that no output needs are left out; of loops and branches what nobody
-    reads."""
+    """Removes calls without effects that no output needs, and unused parts of loops and
+    branches."""
     needed: set[Value] = set(function.outputs)
     extents: set[Symbol] = set()
     kept: list[Binding] = []
@@ -47,7 +47,7 @@ def eliminate_dead_code(function: Function) -> Function:
 
 @optional(level=2)
 def eliminate_common_subexpressions(function: Function) -> Function:
-    """Two calls without effects of one function on the same values   =>   the first of them."""
+    """Two calls of one function on the same values, without effects   =>   the first of them."""
     seen: dict[Hashable, Binding] = {}
     constants: dict[Hashable, Constant] = {}
 
@@ -65,7 +65,7 @@ def eliminate_common_subexpressions(function: Function) -> Function:
 
 
 def _key(binding: Binding, args: tuple[Value, ...]) -> Hashable | None:
-    """Equal for calls that give the same; None for one that is like no other."""
+    """A key that is equal for calls with equal results; None for a call that must stay."""
     match binding.call:
         case Call(op, _, attrs):
             return ("operator", op, args, tuple(sorted(attrs.items())))

@@ -43,14 +43,13 @@ def evaluate(
     module: IRModule | None = None,
     around: Mapping[Symbol, Dim] | None = None,
 ) -> dict[str, Array]:
-    """The outputs by name. `inputs` are by the parameters' names, or in their order; they say what
-    symbolic dimensions are.
+    """The outputs by name. `inputs` are by the parameters' names, or in their order. They decide
+    the symbolic dimensions.
 
-    observe(binding, values) sees every binding's outputs as they appear; what no later call reads
-    is forgotten. `around` are dimensions of the function that this one is within. Calls of
-    PrimFuncs are interpreted, and need their module; registered functions are called. Raises
-    ValueError for an input that is missing, unknown, or of another shape or
-    dtype, ExternalError.
+    observe(binding, values) sees every binding's outputs as they appear. Values that no later call
+    reads are dropped. `around` has the dimensions of the surrounding function. Calls of PrimFuncs
+    are interpreted, and need their module. Registered functions are called. Raises ValueError for
+    an input that is missing, unknown, or of another shape or dtype, and ExternalError.
     """
     arrays = _given(function, inputs)
     values: dict[Var, Array] = dict(zip(function.params, arrays, strict=True))
@@ -113,7 +112,7 @@ def _given(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) ->
 def _dims(
     function: Function, arrays: Sequence[Array], around: Mapping[Symbol, Dim]
 ) -> dict[Symbol, Dim]:
-    """What symbolic dimensions are. Raises ValueError where an array does not fit."""
+    """The values of symbolic dimensions. Raises ValueError if an array does not fit."""
     wanted = [bound(p.type, around) for p in function.params]
     dims, misfit = fit(wanted, [type_of(a) for a in arrays])
     if misfit is not None:

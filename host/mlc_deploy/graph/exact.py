@@ -1,9 +1,9 @@
-"""Convolutions of int8 in floats, where those are exact and take fewer instructions.
+"""int8 convolutions computed in float32, where this is exact and takes fewer instructions.
 
-Products of int8 are whole numbers, which float32 adds up without rounding as long as sums stay
-below 2^24. Kernels of float32 take the first layer of a network, or groups of few channels, as they
-are, where those of int8 copy and fill up; on CPUs that multiply no more numbers of int8 at once
-than of float32, the filling costs more than the smaller numbers save.
+Products of int8 are whole numbers, and float32 adds them without rounding while sums stay below
+2^24. A float32 kernel takes the first layer of a network, or groups of few channels, as they are.
+An int8 kernel copies and fills up channels. Some CPUs multiply no more int8 than float32 numbers at
+once. There, filling up costs more than the smaller numbers save.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 from .signs import costs_less_unsigned
 
-EXACT = 1 << 24  # whole numbers up to this are float32's
-SPAN = 255  # of a number of int8 less a zero point
-CONVERTED = 0.7  # instructions for each number that becomes a float, or from one
-GAIN = 0.74  # a cost of at most so much of int8's: both are estimates, and layouts change twice
+EXACT = 1 << 24  # float32 holds all whole numbers up to this
+SPAN = 255  # the largest magnitude of an int8 number less a zero point
+CONVERTED = 0.7  # instructions for each conversion to or from float
+GAIN = 0.74  # share of the int8 cost to stay below: both are estimates, and layouts change twice
 
 
 @optional(level=2)
 def exact_floats(target: Target) -> Callable[[Function], Function]:
-    """conv2d(x, w)   =>   cast(conv2d(cast(x) - zero, cast(w))) + zero * sum(w), of int8, where
-    sums in float32 are exact and the kernel for them takes fewer instructions"""
+    """conv2d(x, w)   =>   cast(conv2d(cast(x) - zero, cast(w))) + zero * sum(w), for int8, where
+    float32 sums are exact and the float32 kernel takes fewer instructions"""
 
     def rule(graph: Rewriting, out: Var, call: Call) -> Value | None:
         if call.op != "conv2d" or len(call.args) != 2 or "kernel_layout" in call.attrs:
@@ -63,8 +63,8 @@ def exact_floats(target: Target) -> Callable[[Function], Function]:
 
 
 def _less(graph: Rewriting, x: Value, zero: int) -> Value:
-    """x - zero as float32; clip(round(y / scale)) where x is quantize(y), which ends as whole
-    numbers without a step to int8 and back."""
+    """x - zero as float32. For x = quantize(y), clip(round(y / scale)) saves the conversion to int8
+    and back."""
     made = graph.call(x, "quantize")
     if made is not None and made.args[0].type.dtype == "float32":
         y, scale, point = made.args
@@ -84,7 +84,7 @@ def _number(value: int) -> Constant:
 
 
 def _worth_while(call: Call, w: Constant, target: Target) -> bool:
-    """Whether sums are exact, and there is a plan for floats that takes fewer instructions."""
+    """Whether sums are exact, and a float plan takes fewer instructions."""
     x = call.args[0]
     if w.value.shape[1] == 1 < call.attrs["groups"]:
         return False  # depthwise layers convert as many numbers as they read
@@ -95,7 +95,7 @@ def _worth_while(call: Call, w: Constant, target: Target) -> bool:
     types = [TensorType(t.shape, "float32") for t in (x.type, w.type)]
     plan = best_plan("conv2d", types, floats, target)
     if given is None or not given.cost or plan is None or not plan.result or plan.op != "conv2d":
-        return False  # Winograd's filtering is not exact
+        return False  # Winograd filtering is not exact
     (out,) = infer_types("conv2d", types, floats)
     pixels = math.prod((out.sizes[0], *out.sizes[2:]))
     read = int(math.prod(call.attrs["strides"])) * x.type.sizes[1]

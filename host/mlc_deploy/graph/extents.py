@@ -1,9 +1,8 @@
-"""Extents that only a run decides: how many elements are not zero, how long a text is.
+"""Extents that only a run decides: the number of nonzero elements, the length of a text.
 
-Such an extent is a symbolic dimension. A parameter of its name says the number, int64[], or a call
-of the operator `extent`; an output of its name tells it to who runs the function. Memory is planned
-for the most that it can be, and loops run to the number. A tensor is dense: one of n rows, of 100
-at most, takes the memory of n rows.
+Such an extent is a symbolic dimension. A parameter of its name, int64[], gives its value, or a call
+of the operator `extent`. An output of its name returns it to the caller. Memory is planned for the
+maximum, and loops run to the value. Tensors are dense: n rows of at most 100 are stored as n rows.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from .nodes import (
     bodies,
 )
 
-EXTENT = TensorType((), "int64")  # what says how large one is
+EXTENT = TensorType((), "int64")  # the type of an extent's value
 LARGEST = (1 << 31) - 1
 
 
 def defined_by(binding: Binding) -> Symbol | None:
-    """The dimension that a binding says."""
+    """The dimension whose value a binding gives."""
     match binding.call:
         case Call("extent", attrs=attrs):
             return attrs["extent"]  # type: ignore[no-any-return]
@@ -42,14 +41,13 @@ def defined_by(binding: Binding) -> Symbol | None:
 
 
 def saying(function: Function, extent: Symbol) -> Var:
-    """The value in a function that says how large an extent is."""
+    """The variable of a function that holds an extent's value."""
     found = [b.outputs[0] for b in function.bindings if defined_by(b) is extent]
     return next(iter([*found, *(p for p in function.params if p.name == extent.name)]))
 
 
 def dims_of(binding: Binding) -> set[Symbol]:
-    """The symbolic dimensions of what a binding takes and gives, of its attributes, and of what is
-    within it."""
+    """The symbolic dimensions of a binding's arguments, outputs, attributes and inner functions."""
     call = binding.call
     found = set(symbols([v.type for v in (*call.args, *binding.outputs)]))
     match call:
@@ -74,7 +72,7 @@ def dims_in(function: Function) -> list[Symbol]:
 
 
 def known(attr: Any, dims: Mapping[Symbol, Dim]) -> Any:
-    """An attribute with numbers in the place of the dimensions that `dims` says."""
+    """An attribute with dimensions replaced by `dims`."""
     if isinstance(attr, tuple):
         return tuple(known(part, dims) for part in attr)
     return bound_dims([attr], dims)[0] if isinstance(attr, Expr) else attr
@@ -89,13 +87,13 @@ def _exprs(value: Any) -> Iterator[Expr]:
 
 
 def largest(t: TensorType, most: Mapping[str, int]) -> TensorType:
-    """The type of the largest tensors, where a run decides about extents."""
+    """The type of the largest tensor, with the maximum of each extent that a run decides."""
     return TensorType(tuple(largest_extent(n, most) for n in t.shape), t.dtype)
 
 
 def largest_extent(extent: Dim, most: Mapping[str, int]) -> Dim:
-    """The most that an extent can be: of 64 - n it is 64. It stays an expression of extents whose
-    bounds are not known."""
+    """The maximum of an extent: 64 for 64 - n. It stays an expression in extents without known
+    bounds."""
     if not isinstance(extent, Expr):
         return extent
     known = {v: (0, most[v.name]) for v in free_vars(extent) if v.name in most}
@@ -106,9 +104,9 @@ def largest_extent(extent: Dim, most: Mapping[str, int]) -> Dim:
 
 
 def opened(function: Function, dims: Mapping[str, str]) -> Function:
-    """The function with dimensions that each run decides, by name, as "<=512" says how large they
-    can be: it takes what they are as parameters of their names. Raises GraphError for a name that
-    is no dimension's, and for other text."""
+    """The function with dimensions that each run decides. dims has them by name, with the maximum
+    as "<=512". Each becomes a parameter of its name, too. Raises GraphError for an unknown
+    dimension, and for other text."""
     known = [v.name for v in symbols([p.type for p in function.params])]
     params, most = list(function.params), dict(function.extents)
     for name, text in dims.items():
@@ -136,9 +134,9 @@ def outside(name: str, text: str, mend: str) -> GraphError:
 
 
 def open_extents(function: Function) -> dict[str, tuple[str, ...]]:
-    """By the names of parameters and outputs: which extent each of their dimensions is, "" for one
-    that is known. Those whose dimensions are all known are left out. Raises GraphError for an
-    output one of whose dimensions is computed from extents."""
+    """For each parameter and output, by name: the extent's name of each dimension, "" for a known
+    dimension. Static parameters and outputs are left out. Raises GraphError if a dimension is
+    computed from extents."""
     ends = [(p.name, p.type) for p in function.params]
     ends += [(n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)]
     found: dict[str, tuple[str, ...]] = {}

@@ -1,14 +1,14 @@
-"""External functions: Python in the place of an operator.
+"""External functions: Python functions instead of operators.
 
     @mlc.register_func("env.linear")
     def linear(x, w, b, out):
         np.matmul(x, w.T, out=out)
         out += b
 
-A function gets arrays of numpy, its inputs and then its outputs, and writes the outputs in place.
-They are C-contiguous and writable and support DLPack, so `torch.from_dlpack(out)` is the same
-memory. Functions run on the host: on a board that is a process of this machine (local://, qemu://)
-they are given the board's own memory; from any other board inputs are fetched and outputs sent.
+A function gets numpy arrays, first its inputs and then its outputs. It writes the outputs in place.
+The arrays are C-contiguous and writable and support DLPack, so `torch.from_dlpack(out)` is the same
+memory. Functions run on the host. If the board is a process of this machine (local://, qemu://),
+they get the board's own memory. For any other board, inputs are fetched and outputs sent.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _REGISTERED: dict[str, External] = {}
 
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """A registered function in the call table: it runs when `at_call` of the kernels have.
+    """A registered function in the call table: it runs after the first `at_call` kernels.
 
-    Its arguments lie at `args`, and are of `types`; the last `outputs` of them are written. `layer`
-    is what the model calls it, `line` how the graph is printed there.
+    Its arguments lie at `args` and have the types `types`. It writes the last `outputs` of them.
+    `layer` is its name in the model, `line` its line in the printed graph.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ExternalCall:
 def external_call(
     binding: Binding, layer: str, at_call: int, place: Callable[[Value], Place]
 ) -> ExternalCall:
-    """The entry of a CallPacked's binding; `place` says where values lie."""
+    """The entry for the binding of a CallPacked. `place` gives the place of a value."""
     call = binding.call
     assert isinstance(call, CallPacked)
     values = (*call.args, *binding.outputs)
@@ -73,9 +73,9 @@ def register_func(name: str, f: None = None, override: bool = False) -> Callable
 @overload
 def register_func(name: str, f: F, override: bool = False) -> F: ...
 def register_func(name: str, f: Any = None, override: bool = False) -> Any:
-    """Makes f what `call_dps_packed(name, …)` calls; without f, a decorator.
+    """Registers f for `call_dps_packed(name, …)`. Without f, returns a decorator.
 
-    Raises ExternalError where there is a function of that name, unless `override`.
+    Raises ExternalError if the name is taken, unless `override`.
     """
     if not isinstance(name, str) or not name:
         raise ExternalError(
@@ -98,7 +98,7 @@ def register_func(name: str, f: Any = None, override: bool = False) -> Any:
 
 
 def get_global_func(name: str) -> External:
-    """The registered function. Raises ExternalError, naming the nearest."""
+    """The registered function. If there is none, raises ExternalError with the nearest names."""
     return _registered(name, "")
 
 
@@ -113,8 +113,8 @@ def _registered(name: str, where: str) -> External:
 
 
 def reference_of(where: str, name: str) -> External:
-    """What stands for a C function of the user's where the host computes what is right: a
-    registered function of the same name and arguments. Raises ExternalError."""
+    """The Python reference of a user's C function, for correct results on the host: a registered
+    function of the same name and arguments. Raises ExternalError."""
     if name not in _REGISTERED:
         raise ExternalError(
             f"'{name}' is C on the board; the reference needs a Python function of its name",
@@ -142,8 +142,8 @@ def call_external(
 ) -> None:
     """Runs a registered function on arrays that are contiguous and writable.
 
-    Raises ExternalError, with `where`, when there is none of that name, it raises, or what it
-    computes is not in the outputs afterwards.
+    Raises ExternalError, with `where`, if the name is unknown, if the function raises, or if it
+    does not leave its results in the outputs.
     """
     function = _registered(name, where)
     shapes = [(out.shape, out.dtype) for out in outputs]
@@ -171,5 +171,5 @@ def call_external(
 
 
 def passable(array: Array) -> Array:
-    """The array as functions get it: itself, or a copy where it is read-only or not contiguous."""
+    """The array for a function: itself, or a copy if it is read-only or not contiguous."""
     return np.require(array, requirements=["C", "W"])

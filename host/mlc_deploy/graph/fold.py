@@ -1,4 +1,4 @@
-"""Folding: what constants say once and for all is computed by the compiler, into the weights."""
+"""Folding: the compiler computes calls of constants, and moves scales and biases into weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .rewrite import Rewriting, known_call, rewrite
 
 @optional(level=1)
 def fold_constants(function: Function) -> Function:
-    """A call of constants   =>   its value, unless that is larger than FOLD_LIMIT bytes."""
+    """A call of constants   =>   its value, unless it is larger than FOLD_LIMIT bytes."""
 
     def folded(binding: Binding, args: tuple[Value, ...]) -> dict[Var, Value] | None:
         if not isinstance(binding.call, Call):
@@ -37,8 +37,8 @@ def fold_constants(function: Function) -> Function:
 
 @optional(level=1)
 def simplify_inference(function: Function) -> Function:
-    """batch_norm(x, scale, shift, mean, variance)   =>   x * factor + offset, of constants;
-    copy(x)   =>   x, which is what dropout and identity are where nothing is trained."""
+    """batch_norm(x, scale, shift, mean, variance)   =>   x * factor + offset, both constants;
+    copy(x)   =>   x: dropout and identity are copies outside of training."""
     return rewrite(function, (_batch_norm, _copy))
 
 
@@ -71,8 +71,8 @@ def _copy(graph: Rewriting, out: Var, call: Call) -> Value | None:
 def fold_scale(function: Function) -> Function:
     """layer((x + a) * s) * t + b   =>   layer', with s and t in its weights and a in its bias.
 
-    s and a are constants per input channel, t per output channel, or scalars. Only where nothing
-    else reads what lies between.
+    s and a are constants per input channel, t per output channel, or scalars. Nothing else may read
+    the values in between.
     """
     return rewrite(
         function,
@@ -81,7 +81,7 @@ def fold_scale(function: Function) -> Function:
 
 
 def _layer(graph: Rewriting, value: Value) -> Call | None:
-    """The layer of constant weights that makes the value for one reader alone."""
+    """The layer with constant weights that computes the value, if it has only one reader."""
     call = graph.call_of(value, "products")
     if call is None or not graph.once(value) or not is_float(value):
         return None
@@ -89,7 +89,7 @@ def _layer(graph: Rewriting, value: Value) -> Call | None:
 
 
 def _scaled(call: Call) -> tuple[Value, Array] | None:
-    """x and s of x * s or x / (1 / s), where s is constant."""
+    """(x, s) of x * s or x / (1 / s), where s is constant."""
     match call:
         case Call("multiply", args):
             x, constant = with_constant(args)
@@ -107,7 +107,7 @@ def _weighed(w: Constant, factor: Array, axis: int) -> Constant:
 
 
 def _outputs_axis(layer: Call) -> int:
-    """Which axis of the weights counts the outputs."""
+    """The axis of the outputs in the weights."""
     axes = operator(layer.op).output_axes
     assert axes is not None
     return axes(layer.attrs, len(layer.args[1].type.shape), len(layer.args[0].type.shape))[0]
@@ -146,7 +146,7 @@ def _scale_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _bias_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """(x + a) + b   =>   x + (a + b), of constants"""
+    """(x + a) + b   =>   x + (a + b), for constants a and b"""
     y, second = with_constant(call.args) if call.op == "add" else (out, None)
     biased = graph.call(y, "add")
     if second is None or biased is None or not graph.once(y):
@@ -159,7 +159,7 @@ def _bias_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _layer_of_scale(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """layer(x * s, w)   =>   layer(x, s * w): a border of zeros stays one."""
+    """layer(x * s, w)   =>   layer(x, s * w): zero padding stays zero."""
     if _plain_weights(call) is None:
         return None
     made = graph.call(call.args[0], "multiply", "divide")
@@ -200,7 +200,7 @@ def _plain_weights(layer: Call) -> Constant | None:
 
 
 def _layer_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """layer(x + a, w)   =>   layer(x, w) + sum(a * w), where no border of zeros is added"""
+    """layer(x + a, w)   =>   layer(x, w) + sum(a * w), where the layer adds no zero padding"""
     if _plain_weights(call) is None or any(call.attrs.get("pads", ())):
         return None
     made = graph.call(call.args[0], "add")

@@ -1,5 +1,5 @@
-"""Calls of PrimFuncs become calls of operators, which every pass knows, where all that they compute
-is what operators do."""
+"""Calls of PrimFuncs become calls of operators, where operators can compute all of it. Every pass
+knows operators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from ..te.read_back import ReadStage
 from .definition import Definition, is_elementwise, is_whole
 from .nodes import Binding, Call, CallTIR, Function, TensorType, Value, Var
 
-MOST_STEPS = 64  # of an expression; longer ones stay functions
+MOST_STEPS = 64  # the longest expression to convert; longer ones stay functions
 
 
 @optional(level=1)
 def recognize_functions(function: Function) -> Function:
-    """call_tir(f, x, w, b)   =>   pointwise(dense(x, w), b, steps), where f computes that: each of
-    its stages takes elements at one index to the element there, or transposes a tensor, or is a
-    product of matrices"""
+    """call_tir(f, x, w, b)   =>   pointwise(dense(x, w), b, steps), where f computes this: each of
+    its stages is elementwise, transposes a tensor, or multiplies matrices"""
     names = Names(v.name for b in function.bindings for v in b.outputs)
     bindings: list[Binding] = []
     for binding in function.bindings:
@@ -38,7 +37,7 @@ def recognize_functions(function: Function) -> Function:
 
 
 def _operators(binding: Binding, definition: Definition, names: Names) -> list[Binding]:
-    """The operators that a function is made of; none where it has a stage that is no operator."""
+    """The operators that compute a function; none if one of its stages is no operator."""
     call, stages = binding.call, definition.stages
     assert isinstance(call, CallTIR)
     values: dict[Buffer, Value] = dict(zip(definition.func.buffers, call.args, strict=False))
@@ -58,7 +57,7 @@ def _operators(binding: Binding, definition: Definition, names: Names) -> list[B
 
 
 def _operator(stage: ReadStage, values: dict[Buffer, Value], name: str) -> Call | None:
-    """The call that computes a stage, where an operator does."""
+    """The call of an operator that computes a stage, or None."""
     if is_elementwise(stage):
         inputs = dict.fromkeys(load.buffer for load in loads(stage.value))
         steps = _steps(stage.value, {b: n for n, b in enumerate(inputs)})
@@ -84,7 +83,8 @@ def _operator(stage: ReadStage, values: dict[Buffer, Value], name: str) -> Call 
 
 
 def _steps(value: Expr, inputs: dict[Buffer, int]) -> list[Step]:
-    """The expression as data; none where it is one load, is long, or has parts that are no step."""
+    """The expression as steps; none if it is a single load, too long, or has a part that is no
+    step."""
     steps: list[Step] = []
     numbers: dict[Expr, int] = {}
     for part in bottom_up(value, numbers, _operands):

@@ -1,8 +1,8 @@
 """Fusion: calls that one kernel computes become one CallFused.
 
-A call is fused into the call that all ways from it to the outputs lead through, its immediate
-post-dominator, together with everything between, as in TVM (Chen et al., OSDI 2018). What comes
-out has one output, so nothing in between needs memory.
+A call is fused into its immediate post-dominator, together with everything between, as in TVM (Chen
+et al., OSDI 2018). All paths from the call to the outputs lead through the post-dominator. The
+fused call has one output, so nothing in between needs memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .extents import dims_of
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 from .views import is_view
 
-# Calls in one kernel, each counted for every index at which one element of the result asks for it:
-# its expression has as many parts. Beyond that, compiling takes longer than is saved.
+# The most calls in one kernel. A call counts once for each index at which one element of the result
+# reads it, as in the kernel's expression. Larger kernels take longer to compile than they save.
 MOST_CALLS = 64
-NAMED_CALLS = 4  # a kernel's name tells so many of its operators
-PRODUCTS = ("dense", "matmul")  # that may turn a matrix first
+NAMED_CALLS = 4  # a kernel's name lists this many of its operators
+PRODUCTS = ("dense", "matmul")  # their kernels may transpose a matrix first
 
 
 @optional(level=1)
 def fuse_operators(function: Function) -> Function:
     """Calls of operators and functions   =>   kernels: elementwise calls join the convolution,
-    matrix product or reduction before them; injective calls each other, and the reduction behind
-    them; the transpose of a matrix joins the product behind it."""
+    matrix product or reduction before them. Injective calls join each other and the reduction
+    after them. The transpose of a matrix joins the product after it."""
     members = _Graph(function).groups()
     bindings: list[Binding] = []
     for number, binding in enumerate(function.bindings):
@@ -59,10 +59,11 @@ def is_fusible(binding: Binding) -> bool:
 
 
 def fused(bindings: Sequence[Binding]) -> Binding:
-    """One binding that computes the last one's outputs; no other may be needed elsewhere.
+    """One binding that computes the outputs of the last one. Nothing else may read the other
+    outputs.
 
-    The anchor's arguments come first among its parameters. The layer it is named after is the
-    anchor's, or the first call's.
+    The anchor's arguments are the first parameters. Its source is the layer of the anchor, or of
+    the first call.
     """
     anchor = next((b for b in bindings if pattern(b) in ANCHORS), bindings[0])
     made: dict[Value, Value] = {v: Var(v.name, v.type) for b in bindings for v in b.outputs}
@@ -108,7 +109,8 @@ def _is_scalar(value: Value) -> bool:
 
 
 def kernel_name(bindings: Sequence[Binding]) -> str:
-    """The operators' and functions' names; of a long chain, the first ones and how many more."""
+    """The names of the operators and functions; for a long chain, the first ones and the number of
+    the others."""
     ops = [_called(b) for b in bindings]
     more = len(ops) - NAMED_CALLS
     return "_".join(ops if more <= 1 else [*ops[:NAMED_CALLS], f"{more}_more"])
@@ -133,7 +135,7 @@ def pattern(binding: Binding) -> str:
 
 
 class _Graph:
-    """A function's calls by number, with whom they feed, and the groups as they grow."""
+    """A function's calls by number, with their readers, and the growing groups."""
 
     def __init__(self, function: Function) -> None:
         self.bindings = function.bindings
@@ -152,7 +154,7 @@ class _Graph:
         self.group = [{n} for n in range(self.exit)]  # one set, shared by its members
 
     def _post_dominators(self) -> list[int]:
-        """For each call the one that all its ways to the outputs pass next, or the exit."""
+        """For each call its immediate post-dominator, or the exit."""
         found = [self.exit] * (self.exit + 1)
         depth = [0] * (self.exit + 1)
 
@@ -172,9 +174,10 @@ class _Graph:
         return found
 
     def groups(self) -> dict[int, list[int]]:
-        """For each call that needs a kernel, the calls it shares it with, in order."""
-        # Where two anchors meet, as in a residual sum, that behind more others takes what follows.
-        # Blocks of a network then end in kernels alike, whatever their shortcuts compute.
+        """For each call that needs a kernel, the calls of this kernel, in order."""
+        # Where two anchors meet, as in a residual sum, the anchor with more anchors before it takes
+        # the calls that follow. Blocks of a network then end in equal kernels, whatever their
+        # shortcuts compute.
         before = self._anchors_before()
         for number in sorted(before, key=lambda n: (before[n], n), reverse=True):
             self._extend(number)
@@ -187,7 +190,7 @@ class _Graph:
         return {n: sorted(self.group[n]) for n in kernels}
 
     def _anchors_before(self) -> dict[int, int]:
-        """By anchor: how many others stand on a longest way from the inputs to it."""
+        """For each anchor: the most other anchors on a path from the inputs to it."""
         count = [0] * (self.exit + 1)
         for number, readers in enumerate(self.readers):
             passed = count[number] + (self.pattern[number] in ANCHORS)
@@ -196,7 +199,7 @@ class _Graph:
         return {n: count[n] for n in range(self.exit) if self.pattern[n] in ANCHORS}
 
     def _extend(self, start: int) -> None:
-        """Joins start with its post-dominators as far as rules allow."""
+        """Joins start with its post-dominators as far as the rules allow."""
         here = start
         while (end := self.dominator[here]) != self.exit:
             if end not in self.group[here]:
@@ -211,9 +214,9 @@ class _Graph:
             here = end
 
     def _turn(self, number: int) -> bool:
-        """Joins the transpose of a matrix with the product that alone reads it; whether it did. The
-        kernel turns the matrix, then multiplies: a product that read a matrix across its rows would
-        load element by element."""
+        """Joins the transpose of a matrix with the product that alone reads it, and returns whether
+        it did. The kernel transposes the matrix, then multiplies: reading a matrix across its rows
+        would load single elements."""
         call, reader = self.bindings[number].call, self.dominator[number]
         if reader == self.exit or self.readers[number] != [reader] or len(self.group[number]) > 1:
             return False
@@ -231,8 +234,8 @@ class _Graph:
         return True
 
     def _is_read_wide(self, number: int) -> bool:
-        """Whether the call dequantizes integers for the kernel of one anchor alone. That kernel
-        reads the integers: they are fewer bytes."""
+        """Whether the call dequantizes integers for the kernel of a single anchor. This kernel
+        reads the integers, which are fewer bytes."""
         call, reader = self.bindings[number].call, self.dominator[number]
         if not isinstance(call, Call) or call.op != "dequantize" or reader == self.exit:
             return False
@@ -242,7 +245,7 @@ class _Graph:
         return any(self.pattern[n] in ANCHORS for n in self.group[number])
 
     def _between(self, begin: int, end: int) -> Iterator[int]:
-        """The calls on ways from begin to its post-dominator end, both left out."""
+        """The calls on paths from begin to its post-dominator end, without these two."""
         seen = {begin}
         left = [begin]
         while left:
@@ -253,8 +256,8 @@ class _Graph:
                     yield reader
 
     def _may_join(self, start: int, here: int, way: set[int], end: int, joined: set[int]) -> bool:
-        """Whether the calls of `joined` may be one kernel. Call `start` is being joined with what
-        follows it, so far up to `here`; `way` are the calls after that, up to `end`."""
+        """Whether the calls of `joined` may be one kernel. `start` is being joined with its
+        successors and has reached `here`. `way` has the calls after `here`, up to `end`."""
         anchors = sum(self.pattern[n] in ANCHORS for n in joined)
         if anchors > 1 or not self._is_small(joined):
             return False
@@ -270,12 +273,12 @@ class _Graph:
         return passed <= {"elementwise", "injective"}
 
     def _is_small(self, joined: set[int]) -> bool:
-        """Whether one expression for the last of joined has at most MOST_CALLS of them. What is
-        read twice at one index is computed once; what is read through calls that move elements is
-        computed for each way through them."""
+        """Whether the expression of the last call in `joined` has at most MOST_CALLS calls. A call
+        read twice at one index counts once. A call read through calls that move elements counts for
+        each path through them."""
         if len(joined) > MOST_CALLS or self._operands(joined) > MAX_OPERANDS:
             return False
-        indices: dict[int, set[tuple[int, ...]]] = {}  # by the calls that moved it
+        indices: dict[int, set[tuple[int, ...]]] = {}  # an index: the moving calls on its path
         total = 0
         for number in sorted(joined, reverse=True):
             found: set[tuple[int, ...]] = set()
@@ -290,8 +293,8 @@ class _Graph:
         return True
 
     def _operands(self, joined: set[int]) -> int:
-        """How many operands one kernel for the calls has, with symbolic dimensions; or how many
-        pieces it puts together, each of them in a loop of its own, where these are more."""
+        """The number of operands of one kernel for the calls, with symbolic dimensions; or the
+        number of pieces it concatenates, each in its own loop, if larger."""
         calls = [self.bindings[n] for n in joined]
         made = {v for b in calls for v in b.outputs}
         read = {a for b in calls for a in b.call.args if not _is_scalar(a)}

@@ -1,4 +1,4 @@
-"""Which inputs of a model are indices, and into how many entries."""
+"""The inputs of a model that are indices, and the number of entries they index."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TUPLES = frozenset({"gather_nd", "scatter_nd"})
 
 
 def index_extents(function: Function) -> Mapping[str, int]:
-    """How many entries each parameter that is an index may index, by name; of what a run decides,
-    the most."""
+    """The number of entries that each index parameter may index, by name. Extents that a run
+    decides count as their maximum."""
     found = {p.name: index_extent(function, p) for p in function.params}
     return {name: extent for name, extent in found.items() if extent is not None}
 
 
 def index_extent(function: Function, param: Var) -> int | None:
-    """How many entries the parameter may index, where it is an index; None where it is none."""
+    """The number of entries that the parameter may index; None if it is no index."""
     return _extent(function, param, dict(function.extents))
 
 
@@ -47,7 +47,7 @@ def _extent(function: Function, param: Var, most: Mapping[str, int]) -> int | No
 
 
 def _kept(call: Call) -> Sequence[Value]:
-    """The arguments whose elements the call's result has: indices stay indices."""
+    """The arguments whose elements the call copies to its result: indices stay indices."""
     match call.op:
         case "cast" | "copy" | "gather":
             return call.args[:1]
@@ -67,7 +67,7 @@ def _within(
     carried: Collection[object],
     most: Mapping[str, int],
 ) -> list[int]:
-    """The extents of what a body's parameters index that are given indices."""
+    """The extents that a body's parameters index, for parameters that are given indices."""
     given = [p for p, arg in zip(params, args, strict=True) if arg in carried]
     found = [_extent(body, p, most) for p in given]
     return [extent for extent in found if extent is not None]

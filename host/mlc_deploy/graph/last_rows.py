@@ -1,4 +1,4 @@
-"""What a decoder gives is of the last token alone: its last layer computes no other row."""
+"""A decoder returns only the logits of the last token, so its last layer computes no other row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .rewrite import Rewriting, rewrite
 
 
 def last_rows(function: Function) -> Function:
-    """Rows of what layers and elementwise calls give   =>   what these give of rows"""
+    """row(f(x))   =>   f(row(x)), for layers, reshapes and elementwise calls f"""
     return rewrite(function, (_of_elementwise, _of_reshape, _of_layer))
 
 
 def _axis(call: Call) -> int | None:
-    """The one axis of which a slice takes one element."""
+    """The axis along which a slice takes one element, if it cuts no other axis."""
     if call.op != "slice":
         return None
     shape, taken = call.args[0].type.shape, call.attrs["shape"]
@@ -39,7 +39,7 @@ def _row(graph: Rewriting, x: Value, axis: int, begin: Dim) -> Value:
 
 
 def _inner(graph: Rewriting, call: Call) -> tuple[int, Call] | None:
-    """The axis of a slice, and the call whose result it cuts; nothing else reads that result."""
+    """(the axis of a slice, the call before it), if nothing else reads the call's result."""
     axis = _axis(call)
     if axis is None or not graph.once(call.args[0]):
         return None
@@ -65,7 +65,7 @@ def _of_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _of_reshape(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """slice(reshape(x))   =>   reshape(slice(x)), where the axis stays"""
+    """slice(reshape(x))   =>   reshape(slice(x)), where the reshape keeps the axis"""
     found = _inner(graph, call)
     if found is None or found[1].op != "reshape":
         return None

@@ -1,4 +1,4 @@
-"""The choosing pass: every operator gets its cheapest plan for the target, and values get the
+"""The choice of plans: every operator gets its cheapest plan for the target, and values get the
 layouts of these plans."""
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from .weight_growth import offer, taken, weights_of
 
 Pass = Callable[[Function], Function]
 PLAIN = "NCHW"
-LARGE = 1 << 16  # bytes of weights that are laid out one at a time, when they are written
+LARGE = 1 << 16  # weights of this many bytes are laid out only when written, one at a time
 
 
 @required
 def choose_plans(target: Target) -> Pass:
     """conv2d(x, w)   =>   conv2d(layout_transform(x), packed w, data_layout="NCHW4c", plan)
 
-    Weights that are constants are laid out here. Those that are none stay as they are: packing them
-    would cost a pass over them in every run. Convolutions ask for blocks of channels; what reads
-    blocks and can, computes in blocks too; everything else gets plain data back. How large blocks
-    are depends on the dtype: what asks for none takes those of its arguments. A value is
-    transformed at most once each way, where it is first needed so, and not at all where nobody
-    asks. The option graph.memory limits how much all weights together may grow by their layouts
-    (weight_growth.py). The option graph.layouts says otherwise of layers by name: those in "NCHW"
-    stay plain.
+    Constant weights are laid out here. Other weights stay as they are: packing them would cost a
+    pass over them in every run. Convolutions ask for blocks of channels. Readers of blocks compute
+    in blocks if they can, and all other calls get plain data. The dtype decides the size of blocks;
+    a call that asks for none takes the size of its arguments. A value is transformed at most once
+    to each layout, before its first reader in this layout. The option graph.memory limits the
+    growth of all weights together by their layouts (weight_growth.py). The option graph.layouts
+    sets layers by name: those in "NCHW" stay plain.
     Without `choose_layouts` all data stay plain, and without `pack_weights` all weights.
     """
 
@@ -50,7 +49,7 @@ for switch in ("choose_layouts", "pack_weights", "choose_winograd"):
 
 
 class _Choice:
-    """A function on its way through the pass: of each value, the forms that there are by now."""
+    """The state of the pass: the bindings made so far, and the layouts available of each value."""
 
     def __init__(self, function: Function, target: Target) -> None:
         context = PassContext.current()
@@ -64,7 +63,7 @@ class _Choice:
         self.blocks: dict[Value, dict[int, Value]] = {}  # by the size of the blocks
         self.names = Names(p.name for p in function.params)
         self.source = ""
-        self.limited: dict[int, Plan | None] = {}  # by call: what takes the place of a larger plan
+        self.limited: dict[int, Plan | None] = {}  # by call: a plan instead of the larger one
 
     def rewritten(self) -> Function:
         self._limit(MEMORY[option("graph.memory")])
@@ -81,7 +80,8 @@ class _Choice:
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
 
     def _limit(self, growth: float) -> None:
-        """Chooses among the plans whose weights grow, so that all grow by a factor at most."""
+        """Chooses among plans that grow their weights, so that all weights together grow at most by
+        the factor `growth`."""
         if growth == inf:
             return
         calls: list[AnyCall] = []
@@ -98,7 +98,7 @@ class _Choice:
             self.limited[id(call)] = None if number is None else own[number]
 
     def _in_plain_layout(self, binding: Binding) -> None:
-        """Emits the binding's call on plain data, with packed weights where its plan wants them."""
+        """Emits the binding's call on plain data, with packed weights if its plan wants them."""
         call = binding.call
         args = tuple(map(self.in_plain, call.args))
         outputs = tuple(Var(self.names.fresh(v.name), v.type) for v in binding.outputs)
@@ -111,7 +111,7 @@ class _Choice:
             self.bindings.append(Binding(outputs, replace(call, args=args), binding.source))
 
     def _plans(self, call: AnyCall) -> Iterator[Plan]:
-        """The plans that the call may have, best first."""
+        """The possible plans of the call, best first."""
         if not isinstance(call, Call) or call.plan is not None:
             return
         weights = call.args[WEIGHTS : WEIGHTS + 1]
@@ -131,12 +131,12 @@ class _Choice:
             if not all(isinstance(a, Constant) for a in beside):
                 continue
             if plan.op != call.op and self.source in self.asked:
-                continue  # who names a layout wants the operator as it is
+                continue  # a layer with a layout set by name keeps its operator
             if not in_blocks or self.in_layouts:
                 yield plan
 
     def _in_blocks(self, binding: Binding) -> bool:
-        """Emits the binding's call in blocks, unless it cannot be or is not worth it."""
+        """Emits the binding's call in blocks if this is possible and worth it; returns whether."""
         call = binding.call
         if not isinstance(call, Call) or len(binding.outputs) != 1 or not self.in_layouts:
             return False
@@ -149,7 +149,7 @@ class _Choice:
             return asked != PLAIN and self._layer(out, call, plan)
         block = next((self._block(a) for a in call.args if a in self.blocks), 0)
         if not block:
-            return False  # for these alone no transform is worth while
+            return False  # this call alone is not worth a transform
         if plan is not None and plan.result:
             args = (self.in_blocks(call.args[0], _tile(plan.data)), *call.args[1:])
             self._emit_call(out, Call(plan.op, args, plan.attrs, plan), _tile(plan.result))
@@ -185,7 +185,7 @@ class _Choice:
         self.blocks[out] = {block: made}
 
     def _elementwise(self, out: Var, call: Call, block: int) -> bool:
-        """Operands that broadcast do so in blocks too, with a dimension 1 for what is inside."""
+        """Operands that broadcast do so in blocks, too: they get a 1 for the inner dimension."""
         if not all(self._broadcasts(a, out) for a in call.args):
             return False
         args = tuple(self._broadcast(a, block) for a in call.args)
@@ -212,14 +212,14 @@ class _Choice:
         return self.in_blocks(value, block)
 
     def _lookup(self, out: Var, call: Call, block: int) -> bool:
-        """Of every element by itself, in a table that all share."""
+        """A lookup of each element in one shared table works in blocks as it is."""
         x, table = call.args
         args = self.in_blocks(x, block), table
         self.blocks[out] = {block: self.emit("lookup", args, call.attrs, out.name)}
         return True
 
     def _reduction(self, out: Var, call: Call, block: int) -> bool:
-        """Over height, width or both, of what is in blocks."""
+        """A reduction over height, width or both, in blocks."""
         rank = len(call.args[0].type.shape)
         axes = tuple(sorted(axis % rank for axis in call.attrs["axes"]))
         keepdims = call.attrs["keepdims"]
@@ -236,7 +236,7 @@ class _Choice:
         return True
 
     def _reshape(self, out: Var, call: Call) -> bool:
-        """Of one pixel per image, whose channels are in order in blocks as well."""
+        """A reshape of one pixel per image: its channels have the same order in blocks."""
         x = call.args[0]
         if x in self.plain or x.type.shape[2:] != (1, 1):
             return False
@@ -255,7 +255,7 @@ class _Choice:
         return out
 
     def _block(self, value: Value) -> int:
-        """The size of the blocks that there were of a value first."""
+        """The size of the first blocks made of a value."""
         return next(iter(self.blocks[value]))
 
     def in_plain(self, value: Value) -> Value:
@@ -280,7 +280,7 @@ class _Choice:
         return forms[block]
 
     def _transformed(self, given: Value, value: Value, source: str, to: str, name: str) -> Value:
-        """`given`, which is `value` in one layout, in another."""
+        """`given`, which is `value` in the layout `source`, transformed to the layout `to`."""
         if to == PLAIN and value.type.shape[2:] == (1, 1):
             return self.emit("reshape", (given,), {"shape": value.type.shape}, name)
         return self.emit("layout_transform", (given,), {"source": source, "to": to}, name)
@@ -291,20 +291,20 @@ def _blocked(block: int) -> str:
 
 
 def _tile(text: str) -> int:
-    """How many channels are in a block of a layout; 0 in a plain one."""
+    """The number of channels in a block of a layout; 0 for a plain one."""
     return layout(text).tiles.get("C", (0,))[0]
 
 
 def _divides(value: Value, block: int) -> bool:
-    """Whether the value is NCHW, for all that its shape says, and its channels divide."""
+    """Whether the value's shape may be NCHW, with channels that divide into blocks."""
     shape = value.type.shape
     blocks = len(shape) == len(PLAIN) and isinstance(shape[1], int) and shape[1] % block == 0
     return blocks
 
 
 def _moves(call: Call, lanes: int) -> Attrs | None:
-    """The attributes, on blocks, of an operator that only moves elements; None where it would part
-    blocks, or is none of those known."""
+    """The attributes, in blocks, of an operator that only moves elements; None if it would split
+    blocks, or is another operator."""
     attrs = call.attrs
     match call.op:
         case "concatenate":
@@ -329,7 +329,7 @@ def planned(binding: Binding) -> bool:
 
 
 def _planned(plan: Plan, args: tuple[Value, ...]) -> Call:
-    """The call as a plan states it; what it packs are constants."""
+    """The call of a plan. Its packed arguments are constants."""
     if plan.packing is not None:
         last = len(args) if plan.beside is not None else WEIGHTS + 1
         given = [a for a in args[WEIGHTS:last] if isinstance(a, Constant)]

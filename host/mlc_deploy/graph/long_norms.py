@@ -1,9 +1,10 @@
-"""Normalizations over very many elements: their statistics are reductions of their own.
+"""Normalizations over very many elements: their statistics become separate reductions.
 
-The kernels of layer_norm and rms_norm add up one element after the other. For a row of millions, as
-global normalization of sound has, float32 loses too much that way: an error of 5e-6 of the largest
-result at 65,536 elements, of 2e-4 at a million and of 5e-3 at ten million. `mean` adds up in parts:
-1e-5 at a million, 1e-4 at ten million. (Uniform data on x86-64, tests/graph/test_long_norms.py.)
+The kernels of layer_norm and rms_norm add one element after the other. Global normalization of
+sound has rows of millions, where float32 then loses too much: the error is 5e-6 of the largest
+result at 65,536 elements, 2e-4 at a million and 5e-3 at ten million. `mean` adds in parts: the
+error is 1e-5 at a million, 1e-4 at ten million. (Uniform data on x86-64,
+tests/graph/test_long_norms.py.)
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from .constants import is_static
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
-LONG = 1 << 16  # elements of a row; what longer ones lose is said above
+LONG = 1 << 16  # elements of a row; longer ones are split (see above)
 
 
 @optional(level=1)
 def split_long_norms(function: Function) -> Function:
-    """layer_norm(x), rms_norm(x) over long rows   =>   their definitions, by mean"""
+    """layer_norm(x), rms_norm(x) over long rows   =>   their definitions, with mean"""
     return rewrite(function, (_split,))
 
 

@@ -1,4 +1,4 @@
-"""From fused calls to kernels: what each computes, and its scheduled PrimFunc for a target."""
+"""From fused calls to kernels: the source of each kernel, and its scheduled PrimFunc."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value,
 
 @dataclass(frozen=True, eq=False)
 class KernelSource:
-    """All that decides a kernel but the target: a fused function, or a PrimFunc.
+    """Everything but the target that decides a kernel: a fused function, or a PrimFunc.
 
-    `in_place` are the numbers of parameters whose memory the output may take over. `alignments` are
-    of all parameters, in bytes; none where each is aligned to ALIGNMENT. `trace` is how the kernel
-    is scheduled, where that is not left to the target's strategies. `scheduled` is what
-    lower_kernel gives for the target, where somebody has asked for it before.
+    `in_place`: numbers of the parameters whose memory the output may take over. `alignments`: of
+    all parameters, in bytes; empty if each is aligned to ALIGNMENT. `trace`: the schedule, if the
+    target's strategies do not choose it. `scheduled`: the result of lower_kernel for the target, if
+    already known.
     """
 
     name: str
@@ -57,7 +57,7 @@ class KernelSource:
 
     @cached_property
     def digest(self) -> bytes:
-        """Equal for kernels that compute the same thing, whatever names they give to it."""
+        """Equal for kernels that compute the same, whatever their names."""
         match self.computes:
             case PrimFunc():
                 text = structural_hash(self.computes)
@@ -71,8 +71,8 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Unscheduled:
-    """What a kernel computes, and the plan of its anchor, where there is one; before: the blocks
-    that make the anchor's inputs."""
+    """A kernel before scheduling, with the plan of its anchor, if it has one. before: the blocks
+    that compute the anchor's inputs."""
 
     func: PrimFunc
     target: Target
@@ -80,8 +80,8 @@ class Unscheduled:
     before: tuple[str, ...] = ()
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
-        """`func`, or another with the same blocks, scheduled when nothing else is said. One that
-        carries a schedule is left as it is."""
+        """The default schedule of `func`, or of another function with the same blocks. A scheduled
+        function stays as it is."""
         if IS_SCHEDULED in func.attrs:
             return func
         if self.plan is None:
@@ -118,7 +118,7 @@ def canonical(function: Function) -> Iterator[str]:
 
 
 def kernel_source(binding: Binding, module: IRModule | None = None) -> KernelSource:
-    """What the kernel of a binding computes; its parameters are the call's arguments."""
+    """The source of a binding's kernel. Its parameters are the call's arguments."""
     match binding.call:
         case CallFused(function):
             name = function.name
@@ -132,15 +132,15 @@ def kernel_source(binding: Binding, module: IRModule | None = None) -> KernelSou
 
 
 def as_kernels(function: Function) -> tuple[Binding, ...]:
-    """The bindings, every operator that needs a kernel in one: alone where fusion left it so."""
+    """The bindings with every operator that needs a kernel in a CallFused, alone if not fused."""
     return tuple(
         fused([b]) if is_fusible(b) and isinstance(b.call, Call) else b for b in function.bindings
     )
 
 
 def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
-    """The scheduled PrimFunc of a kernel: its inputs as parameters, then its outputs. Raises
-    ScheduleError for a trace that does not apply to it."""
+    """The scheduled PrimFunc of a kernel, with its inputs and then its outputs as parameters.
+    Raises ScheduleError for a trace that does not apply to it."""
     if source.scheduled is not None:
         return source.scheduled
     begun = unscheduled(source, target)
@@ -164,7 +164,7 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
 
 
 def _is_short(computes: Function | PrimFunc) -> bool:
-    """Whether all floats that become bytes are known to be within int16 (graph/sum_bounds.py)."""
+    """Whether all floats that become bytes are known to fit in int16 (graph/sum_bounds.py)."""
     if not isinstance(computes, Function):
         return False
     calls = [b.call for b in computes.bindings if isinstance(b.call, Call)]
@@ -188,14 +188,14 @@ def unscheduled(source: KernelSource, target: Target) -> Unscheduled:
 
 
 def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
-    """A fused function as the target schedules it."""
+    """A fused function, scheduled for the target."""
     begun = unscheduled_fused(function, target, name)
     return begun.schedule(begun.func)
 
 
 def unscheduled_fused(function: Function, target: Target, name: str) -> Unscheduled:
-    """The operators' stages one after the other, to be scheduled as the anchor's plan says; without
-    one, by default. An anchor that has been given no plan gets one for plain data."""
+    """The stages of all operators in order, before scheduling by the anchor's plan, or by default
+    if there is none. An anchor without a plan gets one for plain data."""
     tensors: dict[Value, te.Tensor] = {
         p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
     }

@@ -1,7 +1,7 @@
-"""Transposes and reshapes, moved behind other calls until they meet their likes or the outputs.
+"""Transposes and reshapes, moved after other calls until they cancel or reach the outputs.
 
-A model that was written for NHWC, and exported for NCHW, has a transpose on either side of every
-convolution; a matrix product on more than two dimensions has a reshape on either side.
+A model written for NHWC and exported for NCHW has a transpose before and after every convolution. A
+matrix product on more than two dimensions has a reshape before and after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .simplify import MEETINGS
 
 D = TypeVar("D", int, Dim)
 
-# Mersenne's: of extents, which are below 2^31, no product has one of them as a factor.
+# Mersenne primes. Extents are below 2^31, so no product of extents has one of these as a factor.
 PRIMES = (2**61 - 1, 2**89 - 1, 2**107 - 1, 2**127 - 1)
 
 # ----------------------------------------------------------------------------------- transposes
@@ -34,14 +34,14 @@ PRIMES = (2**61 - 1, 2**89 - 1, 2**107 - 1, 2**127 - 1)
 def canonicalize_transposes(function: Function) -> Function:
     """f(transpose(x), transpose(y))   =>   transpose(f(x, y)), until transposes meet and cancel.
 
-    Kept only where fewer elements are transposed then.
+    The result is kept only if it transposes fewer elements.
     """
     moved = rewrite(function, (*TRANSPOSES, *MEETINGS))
     return moved if transposed_elements(moved) < transposed_elements(function) else function
 
 
 def transposed_elements(function: Function) -> int:
-    """How many elements transposes move; those of symbolic shape count as one."""
+    """The number of elements moved by transposes. A transpose of symbolic shape counts as 1."""
     calls = (b for b in function.bindings if isinstance(b.call, Call) and b.call.op == "transpose")
     outputs = [b.outputs[0] for b in calls]
     return sum(math.prod(shape_of(v)) if is_static(v) else 1 for v in outputs)
@@ -64,11 +64,11 @@ def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
     return _turned(graph, graph.emit(call.op, *_emitted(graph, plain), **call.attrs), axes)
 
 
-Shaped = tuple[Value, tuple[Dim, ...] | None]  # a value, and what it is reshaped to
+Shaped = tuple[Value, tuple[Dim, ...] | None]  # a value, and the shape to reshape it to
 
 
 def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int], out: Var) -> Shaped | None:
-    """The argument as it was before the transpose: free of cost, or None."""
+    """The argument as it was before the transpose; None if this would cost a copy."""
     turned = graph.call(arg, "transpose")
     if turned is not None and tuple(turned.attrs["axes"]) == tuple(axes):
         return turned.args[0], None
@@ -107,7 +107,7 @@ def _behind_concat(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _behind_others(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """f(transpose(x))   =>   transpose(f'(x)), for operators that say how"""
+    """f(transpose(x))   =>   transpose(f'(x)), for operators that define f' (`turned`)"""
     turn = operator(call.op).turned
     turned = graph.call(call.args[0], "transpose") if turn is not None else None
     if turn is None or turned is None:
@@ -117,7 +117,7 @@ def _behind_others(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _flatten_into_weights(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """dense(reshape(transpose(x)), w)   =>   dense(reshape(x), w'), of constant weights, where the
+    """dense(reshape(transpose(x)), w)   =>   dense(reshape(x), w'), for constant w, where the
     reshape makes one row of each image"""
     match call:
         case Call("dense", (flat, Constant(w, name)), attrs) if "kernel_layout" not in attrs:
@@ -152,8 +152,8 @@ TRANSPOSES: tuple[Rule, ...] = (
 
 @optional(level=2)
 def sink_reshapes(function: Function) -> Function:
-    """f(reshape(x), y)   =>   reshape(f(x, reshape(y))), for elementwise f behind a matrix product
-    or convolution x: so they stand side by side, to be fused"""
+    """f(reshape(x), y)   =>   reshape(f(x, reshape(y))), for elementwise f after a matrix product
+    or convolution x, so that x and f can be fused"""
     return rewrite(function, (_reshape_behind, *MEETINGS))
 
 
@@ -175,8 +175,8 @@ def _reshape_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _of_anchor(graph: Rewriting, value: Value) -> bool:
-    """Whether elementwise calls of one shape lead from a convolution or the like to the value,
-    which nothing else reads."""
+    """Whether the value comes from an anchor, such as a convolution, through elementwise calls of
+    one shape, and each value on the way has one reader."""
     while graph.once(value):
         made = graph.binding(value)
         if made is None or not isinstance(made.call, Call):
@@ -196,7 +196,7 @@ def _of_anchor(graph: Rewriting, value: Value) -> bool:
 
 def _before_reshape(graph: Rewriting, arg: Value, like: Value, source: Value) -> Shaped | None:
     """The argument, reshaped to broadcast against source as it does against `like`, a reshape of
-    source; None where that is not possible, or the reshape might as well go the other way."""
+    source. None if this is impossible, or if the argument comes from an anchor, too."""
     if arg is like:
         return source, None
     reshape = graph.call(arg, "reshape")
@@ -212,10 +212,10 @@ def _before_reshape(graph: Rewriting, arg: Value, like: Value, source: Value) ->
 def broadcast_before(
     shape: Sequence[D], after: Sequence[D], before: Sequence[D]
 ) -> tuple[D, ...] | None:
-    """What a tensor that broadcasts against `after` must be reshaped to, in order to broadcast
-    likewise against `before`, of which `after` is a reshape; None where no shape does.
+    """The shape in which a tensor broadcasts against `before` as it does against `after`, a reshape
+    of `before`; None if there is no such shape.
 
-    Of dimensions that a reshape takes together the tensor has all or none.
+    Where the reshape merges or splits dimensions, the tensor must have all of them or none.
     """
     numbers = _numbers((1,) * (len(after) - len(shape)) + tuple(shape), after, before)
     if numbers is None:
@@ -246,8 +246,8 @@ def broadcast_before(
 
 
 def _numbers(*shapes: Sequence[Dim]) -> list[tuple[int, ...]] | None:
-    """Shapes with a prime in the place of each symbol; None where there are more than PRIMES, or
-    one that is computed. Products of extents are then equal where they are for all sizes."""
+    """Shapes with a prime for each symbol; None if there are more symbols than PRIMES, or computed
+    dimensions. Two products of these numbers are equal only if they are equal for all sizes."""
     every = [n for shape in shapes for n in shape]
     found = dict.fromkeys(n for n in every if isinstance(n, Symbol))
     known = dict(zip(found, PRIMES, strict=False))

@@ -1,12 +1,12 @@
-"""Graph IR: what stands between a model's file and the loop IR.
+"""Graph IR: the representation between a model's file and the loop IR.
 
-A Function is a list of bindings, each a call: of an operator (ops/), of a PrimFunc of the same
-IRModule, of a registered Python function, of operators that are fused into one kernel, or a loop or
-branch, whose bodies are Functions of their own. Nodes are values, rebuilt and never edited;
-variables and constants compare by identity. `str` prints any of them as script.
+A Function is a list of bindings. Each binding is a call of an operator (ops/), of a PrimFunc of the
+same IRModule, of a registered Python function, or of operators fused into one kernel; or it is a
+loop or branch, whose bodies are Functions. Nodes are values, rebuilt and never edited. Variables
+and constants compare by identity. `str` prints any node as script.
 
-Calls have no side effects, but for a CallPacked that says so. A dataflow block is a longest run of
-calls without, and needs no node of its own: builder, printer and parser show it.
+Only a CallPacked that is not pure has side effects. A dataflow block is a maximal run of calls
+without side effects. It has no node: builder, printer and parser show it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 class Node:
     __slots__ = ()
-    printed: ClassVar[Callable[[Node], str]]  # printer.py is written in terms of nodes: __init__.py
+    printed: ClassVar[Callable[[Node], str]]  # set in __init__.py, since printer.py imports nodes
 
     def __str__(self) -> str:
         return self.printed()
@@ -60,7 +60,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Node):
-    """A parameter, or what a binding computes. Names are unique within a function."""
+    """A parameter, or an output of a binding. Names are unique within a function."""
 
     name: str
     type: TensorType
@@ -68,8 +68,8 @@ class Var(Node):
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A tensor that is computed anew whenever it is looked at: large weights, which need not all be
-    in memory at once. It is make(*args), of that type."""
+    """A tensor of `type` that make(*args) computes at each access: large weights need not all be in
+    memory at once."""
 
     type: TensorType
     make: Callable[..., NDArray[Any]]
@@ -78,7 +78,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant(Node):
-    """A tensor that is known, such as weights. `name` is for people, and may be empty."""
+    """A known tensor, such as weights. `name` is for people, and may be empty."""
 
     held: NDArray[Any] | Deferred
     name: str = ""
@@ -100,14 +100,14 @@ class Constant(Node):
 
 @cache
 def _name(dtype: np.dtype[Any]) -> str:
-    return str(dtype)  # which numpy puts together anew each time
+    return str(dtype)  # cached: numpy builds the text at each call
 
 
 Value = Var | Constant
 
 
 def const(value: Any, dtype: str | None = None, name: str = "") -> Constant:
-    """A constant of anything numpy takes. Python's numbers are float32, int32 or bool."""
+    """A constant of anything numpy takes. Python numbers become float32, int32 or bool."""
     if dtype is None and not hasattr(value, "dtype"):
         array = np.asarray(value)
         dtype = {"f": "float32", "i": "int32"}.get(array.dtype.kind, array.dtype.name)
@@ -116,8 +116,8 @@ def const(value: Any, dtype: str | None = None, name: str = "") -> Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Node):
-    """An operator of ops.OPERATORS on values; attrs hold numbers, strings, and tuples of them. plan
-    is how a target computes it, where that is decided."""
+    """A call of an operator of ops.OPERATORS. attrs hold numbers, strings, and tuples of them. plan
+    is the target's way to compute it, once chosen."""
 
     op: str
     args: tuple[Value, ...]
@@ -127,9 +127,9 @@ class Call(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTIR(Node):
-    """The PrimFunc `func` of the module, given args, then, to be written, `types` as outputs, and
-    then the integers `tir_vars`, of which a board knows nothing: they become part of its function.
-    definition is what it computes, where that is known."""
+    """A call of the PrimFunc `func` of the module: with args, then outputs of `types` to write,
+    then the integers `tir_vars`. A board gets no tir_vars: they become part of the function.
+    definition is what the function computes, if known."""
 
     func: str
     args: tuple[Value, ...]
@@ -140,9 +140,9 @@ class CallTIR(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallPacked(Node):
-    """The registered function `func`, given args and then, to be written, `types` as outputs.
+    """A call of the registered function `func`: with args, then outputs of `types` to write.
 
-    Where it is not pure it has effects besides its outputs, so no pass drops, repeats or moves it.
+    If it is not pure, it has effects besides its outputs, and no pass drops, repeats or moves it.
     """
 
     func: str
@@ -153,10 +153,10 @@ class CallPacked(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallFused(Node):
-    """Calls that one kernel computes: those of `function`, given args.
+    """A call of `function` with args, computed by one kernel.
 
-    Its bindings are Calls, and CallTIRs with definitions; its constants are scalars, which become
-    part of the kernel.
+    The function's bindings are Calls, and CallTIRs with definitions. Its constants are scalars,
+    which become part of the kernel.
     """
 
     function: Function
@@ -165,25 +165,25 @@ class CallFused(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallLoop(Node):
-    """`turns` times `body`, where each turn begins with the states that the one before left.
+    """Runs `body` for `turns` turns. Each turn begins with the states that the one before left.
 
-    args are first the `states`, as they are before the first turn; then a sequence for each of
-    `read`; then what every turn sees whole. Turn t sees element t of a sequence's dimension 0,
-    counted from the end where `read` is True. body takes the turn's number, int64[], and then what
-    the turn sees of args. It gives the states after the turn, and for each of `written` an element
-    of a result. A result is its elements along a dimension 0 of `turns`, from the end on where
+    args are first the `states` before the first turn, then a sequence for each of `read`, then
+    values that every turn sees whole. Turn t sees element t of a sequence's dimension 0, counted
+    from the end where `read` is True. body takes the turn's number, int64[], and then the turn's
+    part of args. It returns the states after the turn, and for each of `written` an element of a
+    result. A result has its elements along a dimension 0 of `turns`, from the end on where
     `written` is True.
 
-    conditional: the first state is bool[], and the loop ends where it does not hold; elements of
-    results that no turn gave are then of any value. owned: the states are the loop's own memory,
-    where it leaves the last ones.
+    conditional: the first state is bool[], and the loop ends when it is false. Elements of results
+    that no turn wrote are then undefined. owned: the states lie in the loop's own memory, where it
+    leaves the last ones.
 
-    turns may be a dimension that only a run decides. counted: the last of args, int64[], is what
-    it is then, and turns the most.
+    turns may be a dimension that only a run decides. counted: the last of args, int64[], is the
+    number of turns, and `turns` is the maximum.
 
     trailing: (state, result), by number: states without memory of their own. A turn finds such a
-    state where the turn before wrote its element of the result, and the first turn beside the
-    result. They are found when memory is planned (graph/plan.py).
+    state where the turn before wrote its element of the result. The first turn finds it beside the
+    result. The memory plan sets these (graph/plan.py).
     """
 
     body: Function
@@ -204,10 +204,10 @@ class CallLoop(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallBranch(Node):
-    """`then` where args[0], bool[], holds, and else `otherwise`; each takes the other args.
+    """Runs `then` if args[0], bool[], is true, else `otherwise`. Each takes the other args.
 
-    states: (output, argument), by number: memory that is the branch's own, where it leaves such an
-    output. They are found when memory is planned (graph/plan.py).
+    states: (output, argument), by number: the argument is the branch's own memory, where it leaves
+    the output. The memory plan sets these (graph/plan.py).
     """
 
     then: Function
@@ -221,7 +221,7 @@ AnyCall = Call | CallTIR | CallPacked | CallFused | CallLoop | CallBranch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding(Node):
-    """outputs = call. `source` is the layer it comes from: the name of the model's node."""
+    """outputs = call. `source` is the name of the model's node it comes from, its layer."""
 
     outputs: tuple[Var, ...]
     call: AnyCall
@@ -242,7 +242,7 @@ class Function(Node):
     states: tuple[tuple[str, str], ...] = ()
     extents: tuple[tuple[str, int], ...] = ()
 
-    # How a module prints it: see printer.module_lines.
+    # Prints the function within a module: printer.module_lines.
     module_lines: ClassVar[Callable[[Function, str, Mapping[str, str], Names], Iterator[str]]]
 
     def script(self) -> str:
@@ -250,7 +250,7 @@ class Function(Node):
 
 
 def bodies(call: AnyCall) -> tuple[Function, ...]:
-    """The functions that a loop or branch runs; of another call none."""
+    """The functions that a loop or branch runs; none for other calls."""
     match call:
         case CallLoop(body):
             return (body,)
@@ -268,7 +268,7 @@ def is_pure(binding: Binding) -> bool:
 
 
 def in_bodies(function: Function, change: Callable[[Function], Function]) -> Function:
-    """function with the bodies of its loops and branches changed; itself where none is."""
+    """function with changed bodies of loops and branches; itself if none changed."""
     bindings: list[Binding] = []
     for binding in function.bindings:
         call = binding.call
@@ -288,7 +288,7 @@ def in_bodies(function: Function, change: Callable[[Function], Function]) -> Fun
 
 
 def uses(function: Function) -> Counter[Value]:
-    """How often each value is read, by calls and as an output."""
+    """The number of times each value is read, by calls and as an output."""
     counts: Counter[Value] = Counter(function.outputs)
     for binding in function.bindings:
         counts.update(binding.call.args)
@@ -299,10 +299,10 @@ def substitute(
     function: Function,
     rewrite: Callable[[Binding, tuple[Value, ...]], Mapping[Var, Value] | Binding | None],
 ) -> Function:
-    """function with bindings rewritten, first to last; function itself when nothing changed.
+    """function with bindings rewritten, first to last; function itself if nothing changed.
 
-    rewrite gets a binding and its call's arguments as they are by then. It answers with another
-    binding, with values that stand for the outputs from here on, or None to keep what it was given.
+    rewrite gets a binding and the rewritten arguments of its call. It returns another binding, or
+    values that replace the outputs from here on, or None to keep the call with these arguments.
     """
     values: dict[Value, Value] = {}
     bindings: list[Binding] = []

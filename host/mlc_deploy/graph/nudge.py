@@ -1,23 +1,23 @@
-"""How far a model's outputs move when floats that become integers are rounded otherwise, and when
+"""How far a model's outputs move when floats that become integers are rounded differently, and when
 numbers are rounded to float16.
 
-A float sum is right within its rounding. Where a layer of floats ends in `quantize`, such a sum
-next to a tie becomes either of two integers, and later layers hand the step on. So two right
-programs may differ by more than float tolerances. How much is measured: by the same model whose
-scales of such `quantize` differ by a few units of float32's last place.
+A float sum is correct within its rounding error. If a float layer ends in `quantize`, a sum next to
+a tie may become either of two integers, and later layers pass the step on. So two correct programs
+may differ by more than float tolerances. The same model with nudged scales measures by how much:
+the scales of such `quantize` differ by a few units in float32's last place.
 
-It would be tighter to hold each integer to the float it was made of: an integer may differ by one
-where that float lies next to a tie. A board gives the model's outputs alone, and its layers keep
-such floats in registers, so the outputs are what can be held to something.
+A tighter check would compare each integer with its float: an integer may differ by one only if the
+float lies next to a tie. But a board returns only the model's outputs, and its layers keep such
+floats in registers. So only the outputs can be checked.
 
-An error that moves the outputs by less than this slack is missed. tests/quantize/test_nudge.py
-shows that seven wrong constants of one small residual net are found (a scale 1 % off, a zero point
-1 off, a channel left out, ...), on four inputs each. Nothing is shown for deep models, whose slack
-is wider. MOST bounds it, so no model makes every board right.
+The check misses an error that moves the outputs by less than this slack. In
+tests/quantize/test_nudge.py it finds seven wrong constants of one small residual net (a scale 1 %
+off, a zero point 1 off, a channel left out, ...), on four inputs each. Nothing is shown for deep
+models, whose slack is wider. MOST bounds the slack, so no model accepts every board.
 
-Sums of float16 are rounded at every step, and a network hands on what that moves: outputs that are
-differences of larger numbers move by more than a share of themselves. Rounded weights show by how
-much.
+float16 sums are rounded at every step, and the network passes the errors on. An output that is the
+difference of larger numbers moves by more than a fixed share of itself. The model with rounded
+weights shows by how much.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ import numpy as np
 from ..ir.names import Names
 from .nodes import Binding, Call, Constant, Function, Value, Var, bodies, in_bodies
 
-# Factors of a scale. An addition rounds by at most 2^-24 of its sum, and n such roundings of random
-# sign make about sqrt(n) of that: 2e-6 for a sum of 1,100 terms of one sign.
+# Factors of a scale. An addition rounds by at most 2^-24 of its sum, and n roundings of random sign
+# add up to about sqrt(n) times this: 2e-6 for a sum of 1,100 terms of one sign.
 NUDGES = (1 - 2e-6, 1 + 2e-6)
 # Measured by `scripts/bench/nudges.py` on eleven trained models, x86-64 against the reference:
-# outputs differ by at most 0.94 of what the nudges move them by. The rest is for other machines.
+# outputs differ by at most 0.94 times the effect of the nudges. The rest is for other machines.
 TIMES = 3
-# In shares of an output's largest element. Measured so, too: the nudges move outputs by at most
-# 1.96 % (wake_embedding), and they differ by at most 0.65 % (face_output).
+# A share of an output's largest element. In the same measurement, the nudges move outputs by at
+# most 1.96 % (wake_embedding), and outputs differ by at most 0.65 % (face_output).
 MOST = 0.05
-# In shares of an output's elements: of the text that a detector sees (text_detection), the nudges
-# move 0.55 % by more than MOST, all of them at the edges of letters, and boards 0.45 %.
+# A share of an output's elements. In a text detector (text_detection), the nudges move 0.55 % of
+# the elements by more than MOST, all at the edges of letters, and boards move 0.45 %.
 MOST_ELEMENTS = 0.02
 
 
 def rounds_floats(function: Function) -> bool:
-    """Whether integers are made of floats that the function computes."""
+    """Whether the function quantizes floats that it computes."""
     return _rounds(function, function.params)
 
 
@@ -78,8 +78,8 @@ def _nudged(function: Function, factor: float, given: Collection[Value]) -> Func
 
 
 def rounded_to_half(function: Function) -> Function:
-    """The function with constants of float32 rounded to float16. Each product is then off by about
-    as much as where the data are rounded, too; numbers beyond float16 stay as they are."""
+    """The function with float32 constants rounded to float16. The error of each product is about
+    the same as with rounded data. Numbers beyond float16 stay as they are."""
 
     def rounded(value: Value) -> Value:
         if not isinstance(value, Constant) or value.type.dtype != "float32":

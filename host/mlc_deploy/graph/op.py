@@ -1,8 +1,8 @@
 """Operators as functions that make calls: `op.conv2d(x, w, strides=(1, 1), …)`.
 
-There is one for every name in ops.OPERATORS; `BlockBuilder.emit` puts the call into a function.
-Arguments may be calls themselves, which are emitted first. An attribute that is no operator raises
-AttributeError, naming the nearest.
+There is one for every name in ops.OPERATORS. `BlockBuilder.emit` puts the call into a function.
+Arguments may be calls themselves, which are emitted first. An unknown operator raises
+AttributeError with the nearest names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The order of calls, where another one than the model's needs less memory.
+"""An order of calls that needs less memory than the model's order.
 
-A beam search over lists: it goes on with the few orders of some calls that needed the least so far,
-and of orders of the same calls with one. So a call whose result is large and waits, as the shortcut
-around a block does, moves behind calls that need the memory more.
+A beam search extends partial orders by one call at a time. It keeps the few that need the least
+memory so far, and only one per set of calls. So a call with a large result that is read late, such
+as the shortcut around a block, moves after calls that need the memory more.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .nodes import Binding, CallFused, Function, Value, Var, is_pure
 from .plan import align, read_in_step
 from .views import Memory, is_view
 
-WIDTH = 16  # orders that are kept of each length
-MOST_STEPS = 20_000  # calls times orders: of longer functions fewer orders are kept
-MOST_NEXT = 16  # calls that may follow an order, the first ones of the model's order
+WIDTH = 16  # partial orders kept of each length
+MOST_STEPS = 20_000  # calls times orders: for longer functions, fewer orders are kept
+MOST_NEXT = 16  # calls tried after a partial order, the first ones in the model's order
 
 
 def frugal(function: Function, fixed: Collection[Value], arena: int) -> Function:
-    """function with its bindings in an order that needs less memory than `arena`; itself where none
-    can or none is found, or where calls have effects besides their outputs. fixed: values whose
-    memory lies elsewhere."""
+    """function with its bindings in an order that needs less memory than `arena`. The function
+    itself if no such order is found, or if calls have effects besides their outputs. fixed: values
+    whose memory lies elsewhere."""
     if not all(map(is_pure, function.bindings)):
         return function
     calls = _Calls(function, fixed)
@@ -37,8 +37,8 @@ def frugal(function: Function, fixed: Collection[Value], arena: int) -> Function
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """An order of some calls: `last`, after those before; the same calls as bits, the bytes that
-    are alive after them and that were at most, and which calls may follow."""
+    """A partial order: the call `last` after the order `before`. done: its calls as bits. alive,
+    peak: bytes alive after them, and at most. ready: the calls that may follow."""
 
     before: _Begun | None
     last: int
@@ -57,7 +57,8 @@ class _Begun:
 
 
 class _Calls:
-    """The calls of a function by number, what each needs, and the memory that they touch."""
+    """The calls of a function by number, the calls that each depends on, and the memory they
+    touch."""
 
     def __init__(self, function: Function, fixed: Collection[Value]) -> None:
         memory = Memory(function)
@@ -80,7 +81,7 @@ class _Calls:
         for number, roots in enumerate(touched):
             for root in roots:
                 self.touching[root] = self.touching.get(root, 0) | 1 << number
-        # Per call: the bytes of each memory that it touches, with all calls that touch it.
+        # Per call: for each memory that it touches, the bytes and all calls that touch it (bits).
         self.touched = [[(align(r.type.bytes), self.touching[r]) for r in roots]
                         for roots in touched]  # fmt: skip
         self.instead = [_taken_over(b, memory, fixed) for b in self.bindings]
@@ -90,7 +91,7 @@ class _Calls:
         self.least = max((k - s for k, s in zip(kept, saved, strict=True)), default=0)
 
     def order(self) -> _Begun:
-        """The order that needs the least memory, of those that the search kept to the end."""
+        """The order that needs the least memory among those kept to the end."""
         first = tuple(n for n, needed in enumerate(self.needs) if not needed)
         kept = [_Begun(None, -1, 0, 0, 0, first)]
         width = min(WIDTH, max(1, MOST_STEPS // max(1, len(self.bindings))))
@@ -102,7 +103,7 @@ class _Calls:
                     same = longer.get(other.done)
                     if same is None or other.peak < same.peak:
                         longer[other.done] = other
-            # Of those that need the same, the one that went on with the earliest call.
+            # The sort is stable: among equals, the order with the earliest call comes first.
             kept = sorted(longer.values(), key=lambda b: (b.peak, b.alive))[:width]
         return kept[0]
 
@@ -114,7 +115,7 @@ class _Calls:
             made += 0 if touching & begun.done else size
             freed += 0 if touching & ~done else size
         most = begun.alive + made
-        for root in self.instead[number]:  # nothing else needs it: it becomes the output
+        for root in self.instead[number]:  # if nothing else needs the memory, the output takes it
             if not self.touching[root] & ~done:
                 most -= align(root.type.bytes)
                 break
@@ -127,14 +128,14 @@ class _Calls:
 
 
 def _roots(binding: Binding, memory: Memory, fixed: Collection[Value]) -> list[Value]:
-    """The memory that a call touches, without what lies elsewhere and without constants."""
+    """The memory that a call touches, without fixed values and constants."""
     values = (*binding.outputs, *binding.call.args)
     roots = dict.fromkeys(memory.region(v)[0] for v in values)
     return [r for r in roots if isinstance(r, Var) and r not in fixed]
 
 
 def _taken_over(binding: Binding, memory: Memory, fixed: Collection[Value]) -> list[Value]:
-    """The memory that the output of a call may take over, where nothing else needs it."""
+    """The memory that the output of a call may take over if nothing else needs it."""
     call = binding.call
     if not isinstance(call, CallFused) or len(binding.outputs) > 1:
         return []
@@ -153,7 +154,7 @@ def _taken_over(binding: Binding, memory: Memory, fixed: Collection[Value]) -> l
 
 
 def _with_views(function: Function, calls: list[Binding]) -> Iterator[Binding]:
-    """The calls in this order, each view as soon as it can be."""
+    """The calls in this order, with each view as early as possible."""
     readers: dict[Value, list[Binding]] = {}
     waiting: dict[Binding, int] = {}
     made = {v for b in function.bindings for v in b.outputs}

@@ -1,9 +1,9 @@
-"""A function before its memory is placed: the model, and in it the bodies of loops and branches.
+"""A function with its memory plan, and the parts within it: the bodies of loops and branches.
 
-The states of a loop, and those of the model, stay where they are. A turn writes the next state over
-the one that it began with, if nothing later in the turn reads that. Otherwise the next state is
-copied there when the turn ends. A turn may give a state as an element of a result, too. If the
-first state lies beside that result, the states are the elements, and have no memory of their own.
+The states of a loop, and those of the model, stay in place. A turn writes the next state over the
+one it began with, if nothing later in the turn reads the old one. Otherwise the next state is
+copied there at the end of the turn. A turn may also give a state as an element of a result. If the
+first state lies beside this result, the elements are the states, which need no memory of their own.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from .views import Memory, is_view
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`calls` of a function in the order that they run in, and `plan`, how its memory is laid out.
+    """The `calls` of a function in the order they run, and its memory `plan`.
 
-    The function's parameters and outputs are fixed: they lie where whoever runs it has them. So
-    does the number of a loop's turn, unless it is read. `parts` are of the bodies that a call runs.
+    The memory of the function's parameters and outputs is fixed: the caller decides it. The same
+    holds for the number of a loop's turn, unless it is read. `parts` are the parts of the bodies
+    that a call runs.
     """
 
     function: Function
@@ -46,7 +47,7 @@ class Part:
 
 
 def part_of(function: Function, around: AnyCall | None = None) -> Part:
-    """The part that a function becomes, as a body of the loop or branch around it, if any."""
+    """The part of a function. around: the loop or branch whose body it is, if any."""
     trailing: dict[int, int] = {}
     match around:
         case CallLoop():
@@ -73,7 +74,8 @@ def part_of(function: Function, around: AnyCall | None = None) -> Part:
 
 
 def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value]) -> Part:
-    """A function with its calls in their order. params: those whose memory lies elsewhere."""
+    """The part of a function with its calls in their order. params: parameters whose memory lies
+    elsewhere."""
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
     parts = {
@@ -92,9 +94,8 @@ def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value])
 def _states_in_place(
     function: Function, states: Mapping[int, Var]
 ) -> tuple[Function, dict[Var, int]]:
-    """A function whose outputs, of these numbers, may all be written to the memory of these states.
-    And its outputs each of whose elements is computed from the same element of the state, with the
-    number of that argument."""
+    """A function that may write its outputs to the memory of these states, by output number. And
+    the outputs computed element by element from their state, with the state's argument number."""
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]
     made: dict[Value, int] = {out: time for time, b in enumerate(calls) for out in b.outputs}
@@ -129,7 +130,7 @@ def _states_in_place(
 
 
 def _argument_in_step(binding: Binding, state: Var, memory: Memory) -> int | None:
-    """Which argument of a kernel is the state, where the kernel reads it element by element."""
+    """The number of the kernel's argument that is the state, if it is read element by element."""
     call = binding.call
     if not isinstance(call, CallFused) or len(binding.outputs) > 1:
         return None

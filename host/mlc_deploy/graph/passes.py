@@ -1,4 +1,4 @@
-"""The graph passes, each one function from a graph to a graph, in the order they run in."""
+"""The graph passes in the order they run. Each is a function from a graph to a graph."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ Pass = Callable[[Function], Function]
 
 PASSES: tuple[Pass, ...] = (
     eliminate_dead_code,
-    recognize_functions,  # before all others, which know operators only
-    tabulate,  # first, as the others may change what floats are rounded to
+    recognize_functions,  # before all others, which know only operators
+    tabulate,  # first, since the others may change the rounding of floats
     simplify_inference,
     gathers_to_sequences,  # before folding, which then slices constants
     fold_constants,
     constants_into_bodies,
     simplify_expressions,
     canonicalize_transposes,
-    eliminate_common_subexpressions,  # before patterns, in which a value stands several times
+    eliminate_common_subexpressions,  # before patterns, in which a value may occur several times
     recognize_operators,
     split_long_norms,
     sink_reshapes,
@@ -66,14 +66,14 @@ def optimize(
     passes: Sequence[Pass | str] = PASSES,
     watch: Callable[[str, Function, bool], None] | None = None,
 ) -> Function:
-    """Runs the passes that the PassContext lets run, on the bodies of loops and branches, too,
-    verifying the graph after each; watch(name, function, changed) sees it."""
+    """Runs the passes that the PassContext allows, also on the bodies of loops and branches.
+    Verifies the graph after each pass, and calls watch(name, function, changed)."""
     steps = [p if isinstance(p, str) else everywhere(p) for p in passes]
     return run_passes("graph", function, steps, lambda made, _: verify(made), watch)
 
 
 def everywhere(step: Pass) -> Pass:
-    """A pass that runs on the bodies of loops and branches first, and then on what is around."""
+    """A pass that runs on the bodies of loops and branches first, then on the function around."""
 
     @wraps(step)
     def run(function: Function) -> Function:

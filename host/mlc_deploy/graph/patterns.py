@@ -1,11 +1,11 @@
-"""Patterns: expressions over operators, found in a graph however it writes their arithmetic.
+"""Patterns: expressions over operators, found in a graph in any arithmetic form.
 
     x = Wild("x")
     silu = x * op("sigmoid", x)
 
-A product is compared as what it is: a number times values to powers. So `x / sqrt(v)`,
-`x * (1 / s)` of a root s, and `x * v ^ -0.5` are one and the same, as are `(x * 0.5) * y` and
-`x * (y / 2)`. A sum likewise is a number and values times numbers.
+Products are compared in one form: a number times powers of values. So `x / sqrt(v)`, `x * (1 / s)`
+of a root s, and `x * v ^ -0.5` are equal, as are `(x * 0.5) * y` and `x * (y / 2)`. Sums are
+compared as a number plus numbers times values.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .constants import uniform
 from .nodes import Call, Value
 from .rewrite import Rewriting
 
-TOLERANCE = 1e-3  # of numbers in models, which float16 may have rounded
+TOLERANCE = 1e-3  # relative, for numbers in models, which float16 may have rounded
 
 
 @dataclass(frozen=True)
 class Match:
-    """values and numbers by the pattern's names; `inside`: the values between them and the root."""
+    """`found`: values and numbers by the pattern's names. `inside`: the values between these and
+    the root."""
 
     found: Mapping[str, Any] = field(default_factory=dict)
     inside: tuple[Value, ...] = ()
@@ -33,7 +34,7 @@ class Match:
         return self.found[name]
 
     def bound(self, name: str, what: Any) -> Match | None:
-        """With the name bound; None where it is bound to something else."""
+        """The match with the name bound, too; None if it is bound to something else."""
         if name in self.found:
             known = self.found[name]
             return self if known is what or known == what else None
@@ -41,7 +42,7 @@ class Match:
 
 
 class Pattern:
-    """What an expression looks like; arithmetic makes larger ones."""
+    """A pattern of an expression. Arithmetic on patterns makes larger ones."""
 
     def __add__(self, other: Pattern | Number) -> Sum:
         a, b = _sum(self), _sum(other)
@@ -64,14 +65,14 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Wild(Pattern):
-    """Any value; the same one wherever its name is."""
+    """Any value, but the same one wherever the name occurs."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Name:
-    """Any number or attribute; the same one wherever its name is."""
+    """Any number or attribute, but the same one wherever the name occurs."""
 
     name: str
 
@@ -81,7 +82,7 @@ Number = float | Name
 
 @dataclass(frozen=True, eq=False)
 class Op(Pattern):
-    """A call of an operator with these attributes; others may be anything."""
+    """A call of an operator with these attributes. Other attributes may be anything."""
 
     name: str
     args: tuple[Pattern, ...]
@@ -140,7 +141,7 @@ SUMS = ("add", "subtract", "negative", "multiply", "divide")
 
 
 def roots(pattern: Pattern) -> tuple[str, ...]:
-    """The operators of calls that the pattern may fit."""
+    """The operators of calls that the pattern may match."""
     match pattern:
         case Op(name):
             return (name,)
@@ -152,8 +153,8 @@ def roots(pattern: Pattern) -> tuple[str, ...]:
 
 
 def match(pattern: Pattern, graph: Rewriting, call: Call, out: Value) -> Match | None:
-    """How the call that makes out fits the pattern; None where it does not, or where another reads
-    what is inside."""
+    """The match of the pattern with the call that computes out. None if it does not match, or if
+    other calls read the values inside."""
     for found in _root(pattern, graph, call, out):
         if all(graph.reads_within(v, (*found.inside, out)) for v in found.inside):
             return found
@@ -218,7 +219,7 @@ Parts = dict[Value, float]  # values with their exponents or coefficients
 def _parts(
     pattern: Product | Sum, graph: Rewriting, number: float, parts: Parts, so_far: Match
 ) -> Iterator[Match]:
-    """The ways in which parts are those of the pattern."""
+    """All matches of the parts with the pattern."""
     wanted = pattern.factors if isinstance(pattern, Product) else pattern.terms
     if len(wanted) != len(parts):
         return
@@ -237,14 +238,14 @@ def _assigned(
     so_far: Match,
     of_sum: bool,
 ) -> Iterator[Match]:
-    """The ways in which each of the parts is one of those wanted."""
+    """All matches that assign each of the parts to one of `wanted`."""
     if not wanted:
         yield so_far
         return
     (pattern, weight), *rest = wanted
     for value, own in parts.items():
         if of_sum and isinstance(pattern, Product):
-            # A term's number may stand anywhere in it: it is the product's to find.
+            # The number of a term may be anywhere inside it, so the match of the product finds it.
             one: Pattern = replace(pattern, number=pattern.number * weight / own)
         elif _near(own, weight):
             one = pattern
@@ -267,7 +268,7 @@ def _near(a: Any, b: Any) -> bool:
 def _splits(
     pattern: Product | Sum, graph: Rewriting, call: Call
 ) -> Iterator[tuple[float, Parts, tuple[Value, ...]]]:
-    """The call as a number and parts, taken apart less or further, with the values in between."""
+    """The call split into a number and parts, to different depths, with the values in between."""
     most = len(pattern.factors if isinstance(pattern, Product) else pattern.terms)
     apart = _factors if isinstance(pattern, Product) else _terms
     first = apart(call)
@@ -309,7 +310,7 @@ Taken = tuple[float, list[tuple[Value, float]]]
 
 
 def _factors(call: Call) -> Taken | None:
-    """A call as a number times values to powers; None where it is not that."""
+    """A call as a number times powers of values; None for other calls."""
     match call:
         case Call("multiply", (a, b)):
             return _numbered([(a, 1.0), (b, 1.0)])
@@ -341,7 +342,7 @@ def _numbered(factors: Sequence[tuple[Value, float]]) -> Taken | None:
 
 
 def _terms(call: Call) -> Taken | None:
-    """A call as a number plus values times numbers; None where it is not that."""
+    """A call as a number plus values times numbers; None for other calls."""
     match call:
         case Call("add" | "subtract" as name, (a, b)):
             number, left = 0.0, []

@@ -1,9 +1,9 @@
-"""Where each tensor lies: in the arena, the weights, or a caller's input or output.
+"""The place of each tensor: in the arena, the weights, or a caller's input or output.
 
-Views (views.py) are within another tensor's memory. Every other that is neither weight, input nor
-output gets a place in one arena; those that are not needed at the same time share it. The output of
-a kernel takes over the memory of an argument that nothing needs any more, where the kernel reads
-each of its elements for the output's element of the same index only.
+Views (views.py) lie in another tensor's memory. Every other tensor that is neither weight, input
+nor output gets a place in one arena. Tensors that are not needed at the same time share memory. A
+kernel's output takes over an argument's memory if nothing else needs the argument afterwards, and
+if the kernel reads each of its elements only for the output element of the same index.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .views import Memory, is_owned, is_view, owning, update, updated_args
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`size` bytes from `offset` of a space; `index` is the number of the input or output. For each
-    (loop, bytes) in `strides` the place moves by so many bytes from turn to turn of the loop."""
+    """`size` bytes from `offset` of a space. `index` is the number of the input or output. For each
+    (loop, bytes) in `strides`, the place moves by this many bytes from turn to turn of the loop."""
 
     space: Space
     index: int
@@ -34,21 +34,21 @@ class Place:
 
     @property
     def alignment(self) -> int:
-        """Bytes that every address of it is a multiple of, ALIGNMENT at most."""
+        """The alignment in bytes of all its addresses, at most ALIGNMENT."""
         return gcd(ALIGNMENT, self.offset, *(step for _, step in self.strides))
 
     def part(self, offset: int, size: int) -> Place:
-        """A piece of it."""
+        """A piece of this place."""
         return replace(self, offset=self.offset + offset, size=size)
 
     def element(self, loop: int, turns: int, backwards: bool) -> Place:
-        """What each turn of a loop sees of a sequence that lies here."""
+        """The place of each turn's element, for a loop that reads or writes a sequence here."""
         size = self.size // turns if turns else 0
         offset = self.offset + (turns - 1) * size if backwards and turns else self.offset
         return replace(self, offset=offset, size=size).moving(loop, -size if backwards else size)
 
     def moving(self, loop: int, step: int) -> Place:
-        """It, moving by so many bytes from turn to turn of a loop."""
+        """This place, moving by `step` bytes from turn to turn of a loop."""
         return replace(self, strides=(*self.strides, (loop, step)))
 
 
@@ -66,11 +66,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where the values of a function lie in its part of the arena, in bytes from its beginning.
+    """The places of a function's values in its part of the arena, in bytes from the part's start.
 
-    `offsets` are of the values that have memory there, `within` of the parts that the bodies of
-    loops and branches have. `arena` is the part's size, `lower_bound` the most of it that is alive
-    at once. `in_place` has the outputs in an argument's memory, with the argument's number.
+    `offsets`: of the values with memory there. `within`: of the parts for the bodies of loops and
+    branches. `arena`: the part's size. `lower_bound`: the most bytes alive at once. `in_place`: the
+    outputs in an argument's memory, with the argument's number.
     """
 
     memory: Memory
@@ -81,8 +81,8 @@ class MemoryPlan:
     in_place: Mapping[Var, int]
 
     def place(self, value: Value, fixed: Mapping[Value, Place], base: int) -> Place | None:
-        """Where a value lies: its memory is fixed, or in the part, which begins at `base`. None for
-        a constant, and a value that nothing reads."""
+        """The place of a value: fixed, or in the part, which begins at `base`. None for a constant,
+        and for a value that nothing reads."""
         root, offset = self.memory.region(value)
         if root in fixed:
             return fixed[root].part(offset, value.type.bytes)
@@ -96,7 +96,7 @@ def align(size: int) -> int:
 
 
 def own_states(function: Function, states: Mapping[int, Var]) -> Function:
-    """The states of every loop, and what calls and branches update, get memory of their own. A
+    """The states of every loop, and values that calls and branches update, get their own memory. A
     value is copied if it is an input or a constant, if it is read elsewhere, or if it lies within
     another value's memory. states: parameters whose memory an update may write to."""
     if not any(isinstance(b.call, CallLoop | CallBranch) or update(b) for b in function.bindings):
@@ -114,7 +114,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     free: set[Value] = {*computed, *states.values()}
 
     def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
-        """The memory in which a binding leaves an output, by its number."""
+        """The value, or a copy, whose memory the binding writes its output `number` to."""
         root, _ = memory.region(value)
         if root in free and read[root] == 1 and memory.is_whole(value):
             return value
@@ -171,11 +171,11 @@ def own_outputs(
     body: bool = False,
     trailing: Mapping[int, int] | None = None,
 ) -> Function:
-    """Every output gets memory of its own, which calls write. A value is copied if it is an input
-    or a constant, or if it lies within another value's memory. states: by the number of an output
-    the parameter in whose memory it may stay. trailing: by the number of an output that has no
-    memory of its own the output in whose memory it lies. A copy is named after its output; in a
-    body, after the layer that it copies."""
+    """Every output gets its own memory, written by a call. A value is copied if it is an input or a
+    constant, or if it lies within another value's memory. states: output -> the parameter in whose
+    memory it may stay. trailing: an output without its own memory -> the output in whose memory it
+    lies. Both refer to outputs by number. The source of a copy is its output's name; in a body, the
+    layer that it copies."""
     trailing = trailing or {}
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
@@ -213,8 +213,8 @@ def plan_memory(
     fixed: Collection[Value] = (),
     parts: Mapping[Binding, int] | None = None,
 ) -> MemoryPlan:
-    """Offsets for the values of a function whose outputs and states are own, but for the values in
-    `fixed`, which lie elsewhere. parts: bytes of the arena that the bodies of a binding take."""
+    """Offsets for the values of a function after own_states and own_outputs. fixed: values that lie
+    elsewhere. parts: bytes of the arena that the bodies of a binding take."""
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]
     in_place = _take_over(calls, memory, {*fixed})
@@ -242,7 +242,7 @@ def plan_memory(
 
 
 def _take_over(calls: Sequence[Binding], memory: Memory, fixed: set[Value]) -> dict[Var, int]:
-    """Which outputs take over which argument; memory knows of it from then on."""
+    """The outputs that take over an argument, with its number. Updates `memory` accordingly."""
     last: dict[Value, int] = {}
     for time, binding in enumerate(calls):
         last.update((memory.region(a)[0], time) for a in binding.call.args)
@@ -266,8 +266,8 @@ def _take_over(calls: Sequence[Binding], memory: Memory, fixed: set[Value]) -> d
 
 
 def read_in_step(function: Function) -> list[int]:
-    """The parameters of a fused function of which each element is read for one element of the
-    output only, the one of the same index, and which are of the output's type."""
+    """The numbers of a fused function's parameters that have the output's type and are read element
+    by element: each element only for the output element of the same index."""
     (out,) = function.outputs
     found: list[int] = []
     for number, param in enumerate(function.params):
@@ -287,8 +287,8 @@ def read_in_step(function: Function) -> list[int]:
     return found
 
 
-# Which tensor is placed first decides how well the rest fits. No order is always best, so each is
-# tried: by size, by how much of the arena is taken for how long, and by when it is taken.
+# The order of placement decides how well the tensors fit. No order is always best, so all are
+# tried: by size, by size times lifetime, by lifetime, by begin, and by end.
 ORDERS: tuple[Callable[[Interval], tuple[int, ...]], ...] = (
     lambda i: (-i.size, i.begin),
     lambda i: (-i.size * (i.end - i.begin + 1), i.begin),
@@ -299,7 +299,7 @@ ORDERS: tuple[Callable[[Interval], tuple[int, ...]], ...] = (
 
 
 def place_intervals(intervals: Sequence[Interval]) -> list[int]:
-    """An offset for each; those alive at once do not overlap."""
+    """An offset for each interval. Intervals alive at the same time do not overlap."""
     bound = lower_bound(intervals)
     best: list[int] = []
     least = None
@@ -316,7 +316,7 @@ def place_intervals(intervals: Sequence[Interval]) -> list[int]:
 def _place(
     intervals: Sequence[Interval], order: Callable[[Interval], tuple[int, ...]]
 ) -> list[int]:
-    """One after the other, each into the smallest gap that holds it."""
+    """Places the intervals in an order, each in the smallest gap that holds it."""
     offsets: dict[int, int] = {}
     for n in sorted(range(len(intervals)), key=lambda n: order(intervals[n])):
         mine = intervals[n]
@@ -326,7 +326,7 @@ def _place(
 
 
 def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
-    """The offset of the smallest gap between busy (offset, size) that holds size; else the end."""
+    """The offset of the smallest gap between busy (offset, size) that holds size, or the end."""
     best: tuple[int, int] | None = None
     end = 0
     for offset, length in busy:
@@ -338,7 +338,7 @@ def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def lower_bound(intervals: Sequence[Interval]) -> int:
-    """The largest sum of sizes that are alive at one time: no plan needs less."""
+    """The largest sum of sizes alive at one time: no plan needs less."""
     changes: dict[int, int] = {}
     for i in intervals:
         changes[i.begin] = changes.get(i.begin, 0) + i.size

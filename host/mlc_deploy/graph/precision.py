@@ -1,4 +1,4 @@
-"""Precision: a model of float32 as one that computes in float16 where the error allows."""
+"""Precision: a float32 model becomes one that computes in float16 where the error allows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PRECISIONS = ("float32", "float16")
 SINGLE, HALF = PRECISIONS
 
 LARGEST = float(np.finfo(np.float16).max)
-SMALLEST = float(np.finfo(np.float16).tiny)  # that has all its digits
+SMALLEST = float(np.finfo(np.float16).tiny)  # the smallest number with full precision
 
 Pass = Callable[[Function], Function]
 
 
 def known_precision(precision: str, target: Target) -> str:
-    """The precision, if there is such a one and the target can have it. Raises GraphError,
-    TargetError."""
+    """Checks the precision and returns it. Raises GraphError for an unknown one, and TargetError if
+    the target has no instructions for it."""
     if precision not in PRECISIONS:
         near = get_close_matches(precision, PRECISIONS, 1, 0.4) or PRECISIONS
         raise GraphError(f"unknown precision '{precision}'", mend=" or ".join(near))
@@ -44,21 +44,21 @@ def known_precision(precision: str, target: Target) -> str:
 
 
 def in_precision(precision: str) -> tuple[Pass, ...]:
-    """The passes that give a model a precision: none for float32, which is "as the model says"."""
+    """The passes that give a model a precision: none for float32, which means the model as is."""
     return (to_float16,) if precision == HALF else ()
 
 
 def to_float16(function: Function) -> Function:
-    """conv2d(x, w)   =>   conv2d(cast(x), half(w)), and what follows in float16 as far as it serves
+    """conv2d(x, w)   =>   conv2d(cast(x), half(w)), and later calls in float16 where this pays
 
-    Parameters and outputs stay as they are. A value is cast at most once each way, where it is
-    first needed so. Constants that do not fit, and what has them, stay float32.
+    Parameters and outputs stay as they are. A value is cast at most once each way, before its first
+    reader in this dtype. Constants that float16 cannot hold stay float32, and so do their calls.
     """
     return _Halves(function).rewritten()
 
 
 class _Halves:
-    """A function on its way through the pass: of each value, the forms that there are by now."""
+    """The state of the pass: the bindings made so far, and each value in the dtypes available."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -83,7 +83,7 @@ class _Halves:
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
 
     def _serves(self, call: Call, outputs: Sequence[Var]) -> bool:
-        """Whether a call is to compute in float16."""
+        """Whether a call should compute in float16."""
         floats = [a for a in call.args if _is_single(a)]
         if not floats or not all(map(_is_single, outputs)):
             return False
@@ -92,7 +92,7 @@ class _Halves:
         limits = [np.asarray(a, SINGLE) for key, a in call.attrs.items() if key in numbers]
         if not all(map(_fits, (*known, *limits))):
             return False
-        if has(call.op, "products"):  # faster in float16, so that casting what it reads pays
+        if has(call.op, "products"):  # so much faster in float16 that casting its arguments pays
             return True
         computed = [a for a in floats if not isinstance(a, Constant)]
         followed = bool(computed) and all(a in self.half for a in computed)
@@ -119,7 +119,7 @@ class _Halves:
         return self.half[value]
 
     def in_single(self, value: Value) -> Value:
-        """As it was in the model: float32, if it is a float."""
+        """The value as in the model: float32, if it is a float."""
         if isinstance(value, Constant):
             return value
         if value not in self.single:
@@ -139,7 +139,7 @@ def _is_single(value: Value) -> bool:
 
 
 def _fits(array: Array) -> bool:
-    """Whether float16 holds numbers: none that is finite overflows, and the largest has all of its
-    digits, or is 0."""
+    """Whether float16 holds the numbers: no finite one overflows, and the largest has full
+    precision or is 0."""
     largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))
     return largest <= LARGEST and not 0 < largest < SMALLEST

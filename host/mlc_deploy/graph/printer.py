@@ -1,7 +1,7 @@
-"""The graph as script, in the manner of the loop IR's.
+"""The graph as script, in the style of the loop IR.
 
-What is printed of a whole Function or IRModule parses back (`mlc_deploy.script`) to one that prints
-the same. Constants of more than a few elements are printed by name; `named_constants` gives the
+The text of a whole Function or IRModule parses back (`mlc_deploy.script`) to one that prints the
+same. Constants of more than a few elements are printed by name. `named_constants` gives their
 values.
 """
 
@@ -38,17 +38,17 @@ SHOWN_ELEMENTS = 4  # constants up to this size print their values
 # Attributes of a function in script.
 PRIMITIVE = "Primitive"  # its calls are one kernel
 BODY = "Body"  # a loop or branch runs it
-INPUT_NAMES = "input_names"  # where they are no identifiers
-OUTPUT_NAMES = "output_names"  # where they are not the variables' own
-EXTENTS = "extents"  # by the names of dimensions that a run decides, the most that each can be
-STATES = "states"  # by the names of inputs, those of the outputs that they become
+INPUT_NAMES = "input_names"  # if they are no identifiers
+OUTPUT_NAMES = "output_names"  # if they are not the names of the variables
+EXTENTS = "extents"  # names of dimensions that a run decides -> their maxima
+STATES = "states"  # names of inputs -> names of the outputs that hold their next values
 
-LAYER = "layer "  # begins the comment that says where a binding comes from
+LAYER = "layer "  # begins the comment with a binding's source
 WORDS = frozenset({*keyword.kwlist, "T", "R", "I", "cls", "float"})
 
 
 def script(node: Any) -> str:
-    """The text of any node; a function as a whole definition, after those that it calls."""
+    """The text of any node. A function is a whole definition, after the functions it calls."""
     match node:
         case Function():
             return "\n".join(module_lines(node, identifier(node.name), {}, Names(RESERVED)))
@@ -64,7 +64,7 @@ def script(node: Any) -> str:
 
 
 def named_constants(node: Function | IRModule) -> dict[str, Array]:
-    """By name, the constants of a function or module that print as a name."""
+    """The constants of a function or module that are printed by name."""
     found: dict[str, Constant] = {}
     taken = Names(RESERVED)
     functions = {node.name: node} if isinstance(node, Function) else node.functions
@@ -83,10 +83,10 @@ def module_lines(
     taken: Names,
     found: dict[str, Constant] | None = None,
 ) -> Iterator[str]:
-    """The lines of a function, printed as `name`, within a module whose functions are printed as
-    `names` say; before it come the functions of its fused calls.
+    """The lines of a function named `name`, after the functions that its calls contain. `names`
+    has the printed names of the module's functions.
 
-    `taken` are names of the module's functions and constants, and grows; so does `found`, with the
+    `taken` collects the names of the module's functions and constants. `found` collects the
     constants that are printed by name.
     """
     inner = dict(_inner(function))
@@ -101,7 +101,7 @@ def module_lines(
 
 
 def _inner(function: Function) -> Iterator[tuple[Function, str]]:
-    """The functions within a function, each after those in itself, and the attribute of each."""
+    """The functions within a function, innermost first, each with its attribute."""
     for binding in function.bindings:
         match binding.call:
             case CallFused(fused):
@@ -141,7 +141,7 @@ def _numbers(array: Array) -> str:
 
 
 class _Printer:
-    """One function's text: what its variables are called, and the constants by name."""
+    """Prints one function: holds the names of its variables and constants."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Printer:
         return f"R.const({type_text(v.type)}" + (f", name={literal(name)})" if name else ")")
 
     def constant(self, c: Constant) -> str:
-        """The name that a constant is printed by; its own where no whole function is printed."""
+        """The printed name of a constant; its own name if no whole function is printed."""
         if self.taken is None or self.found is None:
             return c.name
         if c not in self.constants:
@@ -205,7 +205,7 @@ class _Printer:
                 return f"R.branch({args[0]}, {both}, {_tuple(args[1:])})"
 
     def within(self, function: Function) -> str:
-        """How a function within this one is called."""
+        """The printed name of a function within this one."""
         return f"cls.{self.inner.get(function, identifier(function.name))}"
 
     def binding(self, b: Binding) -> str:
@@ -248,7 +248,7 @@ class _Printer:
 def _attributes(
     f: Function, name: str, params: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, Any]:
-    """What the text would lose of a function otherwise."""
+    """Attributes for the parts of a function that its text does not show."""
     said: dict[str, Any] = {}
     if f.name != name:
         said[GLOBAL_SYMBOL] = f.name
@@ -265,7 +265,7 @@ def _attributes(
 
 
 def _attribute(value: Any) -> str:
-    """An attribute as text, dimensions among them."""
+    """An attribute as text; it may hold dimensions."""
     match value:
         case Expr() if not isinstance(value, Const):
             return f'R.dim("{value}")'
@@ -275,8 +275,8 @@ def _attribute(value: Any) -> str:
 
 
 def _blocks(f: Function) -> Iterator[tuple[list[Binding], set[Value] | None]]:
-    """Runs of bindings: dataflow blocks with all that is read after them, and calls with side
-    effects (None)."""
+    """Runs of bindings: dataflow blocks, with all values read after them, and calls with side
+    effects, with None."""
     block: list[Binding] = []
     for number, binding in enumerate(f.bindings):
         if not is_pure(binding):

@@ -42,8 +42,8 @@ from .states import state_outputs
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One call of the executor: `kernel` names a PrimFunc, `layer` what the model calls it. `args`
-    are its tensors, and then its symbolic dimensions, int64[]."""
+    """One call of the executor. `kernel` names a PrimFunc, `layer` the model's layer. `args` are
+    its tensors, then its symbolic dimensions, int64[]."""
 
     kernel: str
     layer: str
@@ -52,10 +52,10 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """`turns` times a procedure, the loop's `number` telling places that move from those that do
-    not. The turn's number is written to `turn` before each, where there is one; where there is a
-    `condition`, a turn runs only while it holds; where there is a `count`, it says how many turns
-    there are, of `turns` at most."""
+    """Runs a procedure `turns` times. The strides of places refer to the loop by its `number`. The
+    turn's number is written to `turn`, if given, before each turn. A turn runs only while the
+    `condition`, if given, is true. A `count`, if given, holds the number of turns, `turns` at
+    most."""
 
     number: int
     turns: int
@@ -67,31 +67,31 @@ class LoopStep:
 
 @dataclass(frozen=True, slots=True)
 class BranchStep:
-    """The procedure `then` where the condition holds, and else `otherwise`."""
+    """Runs the procedure `then` if the condition is true, else `otherwise`."""
 
     condition: Place
     then: int
     otherwise: int
 
 
-HEAD = 256  # bytes by which arrays are told apart before they are compared
+HEAD = 256  # arrays are compared in full only if their first bytes, this many, are equal
 Step = int | LoopStep | BranchStep  # the number of a call
 C = TypeVar("C", KernelCall, ExternalCall)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphProgram:
-    """What the "model" map of mlc_abi.h says, and what it speaks of.
+    """The content of the "model" map of mlc_abi.h, with its kernels and weights.
 
-    `procedures` are lists of steps, the first of them the model's; a model without loops and
-    branches has none, and is its `calls` in order. `arena` is in bytes, `arena_lower_bound` what no
-    plan could go below. `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are
-    none). `states` are outputs, by number, that a run finds as the run before left them; each has
-    the name of the input that it is in the model. `function` is the graph as lowered, and
-    `bindings` are its calls, those in loops and branches, too, in the order of their numbers.
-    `externals` are the calls of registered functions among them, which the executor knows nothing
-    of. `extents` are what a run decides (graph/extents.py), each with the most that it can be;
-    `open` says by name of inputs and outputs which of their extents these are.
+    `procedures` are lists of steps; the first is the model's. A model without loops and branches
+    has none, and runs its `calls` in order. `arena` is in bytes. No plan needs less than
+    `arena_lower_bound`. `weights_hash` is the BLAKE2b-256 of `weights` (both empty without
+    weights). `states` has outputs that a run finds as the run before left them: the output's number
+    and the name of its input in the model. `function` is the graph as lowered. `bindings` are its
+    calls by number, also those in loops and branches. `externals` are its calls of registered
+    functions, which the executor does not run. `extents` has the extents that a run decides
+    (graph/extents.py), with their maxima. `open` has the extents' names in the shapes of inputs and
+    outputs, by name.
     """
 
     function: Function
@@ -111,7 +111,7 @@ class GraphProgram:
     open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def model_map(self) -> ModelMap:
-        """The map as the object's section holds it; kernels count in the order of `kernels`."""
+        """The map for the object's section. Kernels are numbered in the order of `kernels`."""
         numbers = {name: n for n, name in enumerate(self.kernels)}
         made: ModelMap = {
             "inputs": [_signature(name, t, self.open.get(name)) for name, t in self.inputs],
@@ -160,7 +160,7 @@ def _signature(
 
 
 class _Weights:
-    """The constants that calls read, each at a place of its own until they are written."""
+    """The constants that calls read. Each has its own place until they are written."""
 
     def __init__(self) -> None:
         self._constants: list[Constant] = []
@@ -173,13 +173,13 @@ class _Weights:
             size = constant.type.bytes
             self._places[held] = Place("weights", 0, self._size, size)
             self._constants.append(constant)
-            self._size += max(align(size), ALIGNMENT)  # an empty one has a place of its own, too
+            self._size += max(align(size), ALIGNMENT)  # an empty one has its own place, too
         return self._places[held]
 
     def written(self) -> _Blob:
-        """The blob, in which constants of equal content share their place."""
+        """The blob. Constants of equal content share a place in it."""
         file, digest = Spool(self._size), hashlib.blake2b(digest_size=32)
-        known: dict[tuple[int, bytes], list[int]] = {}  # where arrays lie that begin alike
+        known: dict[tuple[int, bytes], list[int]] = {}  # offsets of arrays, by size and first bytes
         begins, moved = list[int](), list[int]()
         size = 0
         for constant, place in zip(self._constants, self._places.values(), strict=True):
@@ -202,7 +202,7 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """The weights as they are written. What was planned from begins[n] on lies from moved[n] on."""
+    """The written weights. Bytes planned from begins[n] on now lie from moved[n] on."""
 
     content: Buffer
     hash: bytes
@@ -210,7 +210,7 @@ class _Blob:
     moved: Sequence[int]
 
     def found(self, place: Place) -> Place:
-        """Where a place of any space lies now."""
+        """The final place, for a place of any space."""
         if place.space != "weights":
             return place
         n = bisect_right(self.begins, place.offset) - 1
@@ -219,14 +219,14 @@ class _Blob:
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenProgram:
-    """A program but for its weights: `program` has its kernels and calls, and the places of weights
+    """A program without its weights. `program` has its kernels and calls. The places of weights
     are not final."""
 
     program: GraphProgram
     weights: _Weights
 
     def written(self) -> GraphProgram:
-        """The program, its weights computed, packed and written, which may take long."""
+        """The program with computed, packed and written weights. This may take long."""
         program, blob = self.program, self.weights.written()
 
         def found(step: Step) -> Step:
@@ -253,15 +253,15 @@ class UnwrittenProgram:
 
 
 def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
-    """The program of an optimized graph; module holds the PrimFuncs that it calls."""
+    """The program of an optimized graph. module holds the PrimFuncs that it calls."""
     return unwritten_program(function, module).written()
 
 
 def unwritten_program(function: Function, module: IRModule | None = None) -> UnwrittenProgram:
-    """The program of an optimized graph before its weights are written: kernels may be compiled
+    """The program of an optimized graph before its weights are written. Kernels may be compiled
     meanwhile."""
     most, opened = dict(function.extents), open_extents(function)
-    if most:  # what needs a kernel is one, before the values lose what they are besides their size
+    if most:  # kernels first: with maxima for sizes, values lose their symbolic dimensions
         function = at_most(with_scalars(replace(function, bindings=as_kernels(function))))
     part = part_of(function)
     function = part.function
@@ -301,7 +301,7 @@ def unwritten_program(function: Function, module: IRModule | None = None) -> Unw
 
 
 class _Lowering:
-    """A program as it grows."""
+    """A program under construction."""
 
     def __init__(self, module: IRModule | None, layers: Iterator[str]) -> None:
         self.kernels = _Kernels(module)
@@ -313,8 +313,8 @@ class _Lowering:
         self.loops = 0
 
     def procedure(self, part: Part, fixed: Mapping[Value, Place], base: int) -> int:
-        """The number of the procedure that a part becomes. fixed: where its parameters and outputs
-        lie; base: where its piece of the arena begins."""
+        """Adds the procedure of a part and returns its number. fixed: the places of its parameters
+        and outputs. base: the start of its piece of the arena."""
         number, steps = len(self.procedures), list[Step]()
         self.procedures.append(steps)
 
@@ -407,7 +407,7 @@ class _Lowering:
 
 
 def _every_call(part: Part) -> Iterator[Binding]:
-    """The calls of a part and of those in it, in the order of their numbers."""
+    """The calls of a part and of the parts in it, in the order of their numbers."""
     for binding in part.calls:
         if binding in part.parts:
             for inner in part.parts[binding]:
@@ -417,7 +417,7 @@ def _every_call(part: Part) -> Iterator[Binding]:
 
 
 class _Kernels:
-    """The kernels of a program by name; those that compute the same thing are one."""
+    """The kernels of a program by name. Calls that compute the same share one kernel."""
 
     def __init__(self, module: IRModule | None) -> None:
         self.sources: dict[str, KernelSource] = {}
@@ -426,7 +426,7 @@ class _Kernels:
         self._by_digest: dict[bytes, str] = {}
 
     def name_for(self, binding: Binding, in_place: int | None, args: Sequence[Place]) -> str:
-        """The name of the kernel that computes the binding from and to places."""
+        """The name of the kernel that computes the binding with arguments and outputs at `args`."""
         source = kernel_source(binding, self._module)
         if in_place is not None:
             source = replace(source, in_place=(in_place,))
@@ -442,7 +442,7 @@ class _Kernels:
 
 
 def _layers(calls: Sequence[Binding]) -> list[str]:
-    """A name for each call: the model's node's, with the kernel where a node gave several."""
+    """A name for each call: the name of the model's node, with the kernel if a node has several."""
     sources = Counter(b.source for b in calls)
     names: list[str] = []
     for number, binding in enumerate(calls):

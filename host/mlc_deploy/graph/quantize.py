@@ -1,14 +1,14 @@
-"""Quantized models: floats that stand for quantized numbers become these integers.
+"""Quantized models: floats that represent quantized numbers become these integers.
 
-A model says how a layer is quantized by a pair of operators: the layer's floats are what
-`dequantize` gives, and its results go into `quantize`. canonicalize_quantized makes that the
-integer operator that is meant, in ONNX's arithmetic (QLinearConv): int32 sums, a bias in units of
-the sums, one float32 multiplication per output, rounding half to even, saturation. Averages become
-sums of integers, too. The integers are the model's definition from then on. In floats sums would be
-rounded, and some outputs would differ by one.
+A model marks a quantized layer by a pair of operators: the layer reads floats from `dequantize`,
+and its results go to `quantize`. canonicalize_quantized replaces them by an integer operator with
+the arithmetic of ONNX's QLinearConv: int32 sums, a bias in units of the sums, one float32
+multiplication per output, rounding half to even, saturation. Averages become sums of integers, too.
+From then on, the integers define the model. Float sums would be rounded, and some outputs would
+differ by one.
 
-uint8 becomes int8 wherever it is not a parameter or an output (signs.py). So layers are of int8
-alone, for which there are instructions.
+uint8 becomes int8 wherever it is not a parameter or an output (signs.py). So all layers are int8,
+and the targets have instructions for int8.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SUMS = "int32"
 @optional(level=0)
 def canonicalize_quantized(function: Function) -> Function:
     """quantize(relu(layer(dequantize(x), dequantize(w)) + b))   =>   requantize(layer(x, w) + b'),
-    and integers in place of floats wherever that is equal"""
+    and integers instead of floats wherever the result is equal"""
     return rewrite(function, RULES)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Integers q that stand for (q - zero) * scale; scale and zero are constants that broadcast."""
+    """Integers q that mean (q - zero) * scale. scale and zero are constants that broadcast."""
 
     q: Value
     scale: Array
@@ -54,13 +54,13 @@ class Quantized:
         return self.scale.size == self.zero.size == 1
 
     def like(self, other: Quantized) -> bool:
-        """Whether equal integers of both stand for equal numbers."""
+        """Whether equal integers of both mean equal numbers."""
         same = self.q.type.dtype == other.q.type.dtype and self.per_tensor and other.per_tensor
         return same and self.scale.item() == other.scale.item() and self.zero == other.zero
 
 
 def _dequantized(graph: Rewriting, value: Value) -> Quantized | None:
-    """The integers that a float value is made of."""
+    """The integers behind a dequantized float value."""
     match graph.call(value, "dequantize"):
         case Call(_, (q, Constant(scale), Constant(zero))) if value.type.dtype == "float32":
             return Quantized(q, scale, zero)
@@ -86,7 +86,8 @@ def _signed_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
-    """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x), or with the same weights, as int8"""
+    """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x), or with unchanged weights if int8 holds
+    them"""
     if isinstance(w, Constant) and (w.value < TOP_BIT).all():
         return graph.emit(call.op, x, Constant(w.value.astype(np.int8), w.name), **call.attrs)
     sums = graph.emit(call.op, x, UNSIGNED.number(graph, w), **call.attrs)
@@ -96,8 +97,8 @@ def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
 
 
 def _rows_along_k(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """matmul(x, y)   =>   matmul(x, transpose(y), transpose_b=True), of two tensors of int8, whose
-    products are summed up along rows; likewise dense of what is no constant"""
+    """matmul(x, y)   =>   matmul(x, transpose(y), transpose_b=True), for int8, whose kernels sum
+    products along rows; likewise dense if y is no constant"""
     match call:
         case Call("dense" | "matmul", (x, y), attrs) if not isinstance(y, Constant):
             rank = len(y.type.shape)
@@ -147,7 +148,7 @@ def _moved_before(graph: Rewriting, out: Var, call: Call) -> Value | None:
         case "pad" if x.per_tensor and call.attrs.get("value", 0) == 0:
             attrs = {**call.attrs, "value": x.zero.item()}
             q = graph.emit("pad", x.q, **attrs)
-        case "relu" if x.per_tensor and x.q.type.dtype != SUMS:  # sums are bounded when narrow
+        case "relu" if x.per_tensor and x.q.type.dtype != SUMS:  # sums are clipped after narrowing
             q = graph.emit("maximum", x.q, Constant(x.zero.reshape(())))
         case _:
             return None
@@ -169,8 +170,8 @@ def _concat_before(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _summed(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """mean(dequantize(q))   =>   dequantize(sum(q) - n * zero), of n numbers and with the scale
-    divided by n; likewise avg_pool, where every window has as many"""
+    """mean(dequantize(q))   =>   dequantize(sum(q) - n * zero), for n numbers, with the scale
+    divided by n; likewise avg_pool, if every window has n numbers"""
     if call.op not in ("mean", "avg_pool"):
         return None
     x = _dequantized(graph, call.args[0])
@@ -213,13 +214,13 @@ def _moved_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _passes(call: Call) -> bool:
-    """Whether it gives elements of its arguments unchanged, so that integers may pass instead."""
+    """Whether the call copies elements of its arguments unchanged, so it can copy integers."""
     of_places = operator(call.op).pattern != "elementwise" and not operator(call.op).numbers
     return of_places and has(call.op, "selects")
 
 
 def _is_layer(op: str) -> bool:
-    """Whether it is data times weights, in which zero points come out as sums of either."""
+    """Whether the operator multiplies data by weights: zero points then become sums of either."""
     return operator(op).output_axes is not None
 
 
@@ -228,7 +229,7 @@ def _is_float(value: Value) -> bool:
 
 
 def _there_and_back(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """quantize(dequantize(q))   =>   q, where both have one scale and zero point"""
+    """quantize(dequantize(q))   =>   q, where both have the same scale and zero point"""
     match call:
         case Call("quantize", (y, Constant(scale), Constant(zero))):
             x = _dequantized(graph, y)
@@ -240,7 +241,7 @@ def _there_and_back(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _integer_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """layer(dequantize(x), dequantize(w))   =>   dequantize(sums), of products of integers"""
+    """layer(dequantize(x), dequantize(w))   =>   dequantize(sums of integer products)"""
     if not _is_layer(call.op) or len(call.args) != 2 or "kernel_layout" in call.attrs:
         return None
     x, w = (_dequantized(graph, a) for a in call.args)
@@ -258,15 +259,15 @@ def _integer_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _output_axis(call: Call, rank: int) -> int:
-    """The axis of the weights that counts the outputs."""
+    """The axis of the outputs in the weights."""
     if call.op.startswith("conv"):
         return 0
     return rank - 2 if call.attrs.get("transpose_b") else rank - 1
 
 
 def _per_output(numbers: Array, call: Call, w: Value) -> Array | None:
-    """Scales or zero points of weights as they broadcast against the layer's output; None where
-    they are not per tensor or output."""
+    """Scales or zero points of weights, in a shape that broadcasts against the layer's output; None
+    if they are neither per tensor nor per output."""
     if numbers.size == 1:
         return numbers.reshape(())
     rank = len(w.type.shape)
@@ -279,7 +280,7 @@ def _per_output(numbers: Array, call: Call, w: Value) -> Array | None:
 
 
 def _without_zero(w: Quantized) -> Quantized:
-    """Weights with their zero points taken off, where int8 holds what is left."""
+    """Weights less their zero point, if int8 holds the difference."""
     if not isinstance(w.q, Constant) or not w.zero.any() or w.zero.size != 1:
         return w
     plain = w.q.value.astype(np.int32) - w.zero.astype(np.int32)
@@ -309,7 +310,7 @@ def _plus(graph: Rewriting, sums: Value, more: Value) -> Value:
 
 
 def _terms(call: Call, w: Value) -> Array:
-    """How many products a sum is of."""
+    """The number of products in a sum."""
     shape = shape_of(w)
     if call.op.startswith("conv"):
         return np.asarray(np.prod(shape[1:]), np.int32)
@@ -317,9 +318,9 @@ def _terms(call: Call, w: Value) -> Array:
 
 
 def _data_sums(graph: Rewriting, call: Call, x: Value, w: Value, attrs: Mapping[str, Any]) -> Value:
-    """The sums of the data that each output is made of: a layer whose weights are ones."""
+    """The sums of the data that each output reads: a layer whose weights are ones."""
     if call.op.startswith("conv"):
-        outputs, *window = shape_of(w)  # one for all, unless each has channels of its own
+        outputs, *window = shape_of(w)  # one output for all, unless groups read different channels
         ones = Constant(np.ones((1 if attrs["groups"] == 1 else outputs, *window), np.int8))
         return graph.emit(call.op, x, ones, **attrs)
     whole = graph.emit("cast", x, dtype=SUMS)
@@ -330,7 +331,7 @@ def _data_sums(graph: Rewriting, call: Call, x: Value, w: Value, attrs: Mapping[
 
 
 def _integer_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """dequantize(sums) + dequantize(b)   =>   dequantize(sums + b), of one scale"""
+    """dequantize(sums) + dequantize(b)   =>   dequantize(sums + b), for equal scales"""
     if call.op != "add":
         return None
     for one, other in (call.args, call.args[::-1]):
@@ -347,7 +348,7 @@ def _integer_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _same_scales(a: Array, b: Array) -> bool:
-    """Whether scales agree as far as float32 products of two scales can."""
+    """Whether scales are equal up to the rounding of a float32 product of two scales."""
     if a.size == 1 or b.size == 1:
         return bool(np.allclose(a, b, rtol=1e-5, atol=0))
     shapes = [tuple(n for n in s.shape if n != 1) for s in (a, b)]
@@ -359,8 +360,8 @@ def _same_scales(a: Array, b: Array) -> bool:
 def _requantized(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """quantize(clip(dequantize(sums) + b))   =>   clip'(requantize(sums + b'))
 
-    Quantizing keeps order, so bounds can be taken as integers afterwards. A float bias is rounded
-    to whole sums, as in ONNX's own quantized layers.
+    Quantizing is monotonic, so integer bounds can be applied afterwards. A float bias is rounded to
+    a multiple of the sums' unit, as in ONNX's quantized layers.
     """
     match call:
         case Call("quantize", (y, Constant(scale), Constant(zero))):
@@ -387,7 +388,7 @@ def _requantized(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _unclipped(graph: Rewriting, y: Value) -> tuple[Value, float | None, float | None]:
-    """What an activation bounds, and its bounds."""
+    """(the argument of an activation, its lower bound, its upper bound)."""
     match graph.call(y, "relu", "clip"):
         case Call("relu", (x,)):
             return x, 0.0, None
@@ -399,7 +400,7 @@ def _unclipped(graph: Rewriting, y: Value) -> tuple[Value, float | None, float |
 
 
 def _unbiased(graph: Rewriting, y: Value) -> tuple[Value, Array | None]:
-    """What a constant is added to, and the constant."""
+    """(the value that a constant is added to, the constant)."""
     added = graph.call(y, "add")
     if added is None:
         return y, None
@@ -423,7 +424,7 @@ def _as_integer(bound: float | None, scale: Array, zero: Array) -> int | None:
 
 
 def _clipped(graph: Rewriting, q: Value, low: int | None, high: int | None) -> Value:
-    """q within bounds, of which those that its dtype has anyway are left out."""
+    """q clipped to bounds, without bounds that its dtype has anyway."""
     limits = np.iinfo(q.type.dtype)
     low = None if low == limits.min else low
     high = None if high == limits.max else high

@@ -1,10 +1,10 @@
-"""Ranges of an open dimension that have kernels of their own: `--bind seq=1,<=64,<=512`.
+"""Ranges of an open dimension, each with its own kernels: `--bind seq=1,<=64,<=512`.
 
-    f(x, n)   =>   branch(n == 1, f for 1, branch(n <= 64, f for 64 at most, f))
+    f(x, n)   =>   branch(n == 1, f for 1, branch(n <= 64, f for at most 64, f))
 
-Each body is the whole function over the same weights. A number of its own makes the dimension known
-there, with the kernels of known shapes; "<=64" makes another dimension of it, which is 64 at most.
-The run's length decides which body runs.
+Each body is the whole function over the same weights. A single number makes the dimension known in
+its body, with kernels for known shapes. "<=64" makes it another dimension with maximum 64. The
+length of the run decides which body runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANGE = re.compile(r"\s*(<=)?\s*(\d+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is `number`, or `number` at most."""
+    """The lengths equal to `number` (exact), or up to `number`."""
 
     number: int
     exact: bool
@@ -43,8 +43,8 @@ class Range:
 def parted(
     dims: Mapping[str, int | str],
 ) -> tuple[dict[str, int | str], dict[str, tuple[Range, ...]]]:
-    """Dimensions, and the ranges below the largest of those that have several. Raises GraphError
-    for ranges in no order, and for a last one that is no bound."""
+    """(dimensions with their largest range only, the lower ranges of dimensions with several).
+    Raises GraphError if ranges do not rise, or if the last one is no bound."""
     whole: dict[str, int | str] = {}
     ranges: dict[str, tuple[Range, ...]] = {}
     for name, text in dims.items():
@@ -75,8 +75,8 @@ def _read(name: str, text: str) -> list[Range]:
 
 
 def in_ranges(function: Function, ranges: Mapping[str, Sequence[Range]]) -> Function:
-    """The function with a body for each range of its open dimensions. Raises GraphError for a name
-    that is none, and for outputs one of whose extents is computed."""
+    """The function with a body for each range of its open dimensions. Raises GraphError for an
+    unknown dimension, and for outputs with a computed extent."""
     for name, lower in ranges.items():
         _refuse(function, name)
         plain = function
@@ -146,21 +146,21 @@ class _Emitted:
 
 
 def _for(function: Function, name: str, own: Range, inner: str) -> Function:
-    """The body of a range. Its inputs are views of what it is given; its outputs are copied."""
+    """The body of a range. Its inputs are views of its arguments; its outputs are copied."""
     body = rebuilt(_as_body(function), {}, {symbol(name): symbol(inner) if inner else own.number})
     made = [v.name for b in body.bindings for v in b.outputs]
     names = Names([*made, *(p.name for p in body.params)])
     params = tuple(Var(names.fresh(f"{p.name}_whole"), p.type) for p in function.params)
     front, values = _Emitted(names, []), dict[Value, Value]()
     pairs = zip(params, body.params, strict=True)
-    for given, taken in sorted(pairs, key=lambda pair: pair[1].name != name):  # what n is, first
+    for given, taken in sorted(pairs, key=lambda pair: pair[1].name != name):  # the length first
         if taken.name == name:
             values[taken] = _length(front, given, own, inner)
         elif taken.type == given.type:
             values[taken] = given
         else:
             flat = front.reshaped(given, (_product(given.type.shape),))
-            count = Constant(np.array(np.iinfo(np.int32).max, np.int64))  # all that there are
+            count = Constant(np.array(np.iinfo(np.int32).max, np.int64))  # all elements
             attrs = {"extent": _product(taken.type.shape)}
             values[taken] = front.reshaped(
                 front.emit("first", (flat, count), attrs), taken.type.shape
@@ -195,7 +195,7 @@ def _length(front: _Emitted, given: Var, own: Range, inner: str) -> Value:
 
 
 def _whole(back: _Emitted, value: Value, t: TensorType) -> Value:
-    """A value of the body as the function gives it."""
+    """A value of the body with the type that the function returns."""
     if value.type == t:
         return value
     flat = back.reshaped(value, (_product(value.type.shape),))

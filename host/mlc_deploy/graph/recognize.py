@@ -1,4 +1,4 @@
-"""Operators that a model spells out in arithmetic, as older exporters do, become single calls."""
+"""Operators written as arithmetic, as by older exporters, become single calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _softmax_of(p: Pattern) -> Pattern:
     return op("exp", p) / op("sum", op("exp", p), axes=axes, keepdims=True)
 
 
-# The operator, its pattern, and what of the match becomes its attributes.
+# The attributes of the recognized operator, computed from the match.
 Attributes = Callable[[Match], dict[str, Any] | None]
 
 

@@ -1,7 +1,7 @@
-"""Rewriting by rules: what most graph passes are made of.
+"""Rewriting by rules: most graph passes are lists of rules.
 
-A rule is a function of a call, where it stands: `rule(graph, out, call)` gives the value that takes
-out's place, or None. It looks at what made the arguments, and emits the calls it needs instead:
+A rule is a function of a call: `rule(graph, out, call)` returns a value that replaces `out`, or
+None. It looks at the calls that computed the arguments, and emits the calls it needs instead:
 
     def double_negative(graph: Rewriting, out: Var, call: Call) -> Value | None:
         \"\"\"-(-x)   =>   x\"\"\"
@@ -24,15 +24,15 @@ from .dims import same_type
 from .eliminate import eliminate_dead_code
 from .nodes import Binding, Call, Constant, Function, Value, Var, uses
 
-# Rules make things simpler, so they end; rules that undo each other are found out here.
+# Rules simplify, so rewriting ends. This limit detects rules that undo each other.
 MOST_SWEEPS = 200
 
-# Folding a constant larger than this would rather grow the weights than save time.
+# In bytes. Folding a larger constant would grow the weights more than it saves time.
 FOLD_LIMIT = 1 << 30
 
 
 class Rewriting:
-    """A function on its way through the rules: `bindings` is what there is of it so far."""
+    """The state of a sweep: `bindings` has the bindings rewritten or kept so far."""
 
     def __init__(self, function: Function) -> None:
         self.bindings: list[Binding] = []
@@ -44,34 +44,35 @@ class Rewriting:
         self._named: set[Value] = set()
 
     def binding(self, value: Value) -> Binding | None:
-        """What makes the value; None for parameters and constants."""
+        """The binding that computes the value; None for parameters and constants."""
         return self._made.get(value)
 
     def call(self, value: Value, *ops: str) -> Call | None:
-        """The call of an operator that makes the value, where it is one of ops."""
+        """The call that computes the value, if its operator is one of ops."""
         made = self._made.get(value)
         found = isinstance(made, Binding) and isinstance(made.call, Call) and made.call.op in ops
         return made.call if found else None  # type: ignore[union-attr, return-value]
 
     def call_of(self, value: Value, trait: Trait) -> Call | None:
-        """The call that makes the value, where its operator has a trait."""
+        """The call that computes the value, if its operator has the trait."""
         made = self._made.get(value)
         call = made.call if made is not None else None
         return call if isinstance(call, Call) and has(call.op, trait) else None
 
     def once(self, value: Value) -> bool:
-        """Whether nothing but one argument of one call reads the value."""
+        """Whether at most one argument of one call reads the value."""
         return self._reads[value] <= 1
 
     def reads_within(self, value: Value, readers: Sequence[Value]) -> bool:
-        """Whether only the calls that make `readers` read the value."""
+        """Whether only the calls that compute `readers` read the value."""
         calls = {id(self._made[r]): self._made[r].call for r in readers if r in self._made}
         calls.setdefault(id(self._at), self._at.call)
         return self._reads[value] <= sum(c.args.count(value) for c in calls.values())
 
     def emit(self, op: str, *args: Value, instead: Value | None = None, **attrs: Any) -> Value:
-        """The operator's output, or a constant where all args are; ValueError where it refuses
-        them. It has the name and the source of `instead`, which must have no reader left."""
+        """The operator's output, or a constant if all args are constants. It has the name and the
+        source of `instead`, which must have no reader left. Raises ValueError if the operator
+        refuses args."""
         folded = fold_call(op, args, frozen_attrs(attrs))
         if folded is not None:
             return folded[0]
@@ -88,12 +89,12 @@ class Rewriting:
         return out
 
     def keep(self, binding: Binding) -> None:
-        """The function's own binding, as it is."""
+        """Keeps the function's binding as it is."""
         self.bindings.append(binding)
         self._made.update((out, binding) for out in binding.outputs)
 
     def rewritten(self, binding: Binding, rules: Sequence[Rule]) -> Value | None:
-        """What takes the place of the binding's output by the first rule that applies."""
+        """The value that replaces the binding's output, by the first rule that applies."""
         if not isinstance(binding.call, Call) or len(binding.outputs) != 1:
             return None
         self._at, begin = binding, len(self.bindings)
@@ -104,14 +105,14 @@ class Rewriting:
                 assert len(self.bindings) == begin, f"{rule.__name__} emitted, and gave nothing"
                 continue
             if not same_type(value.type, out.type):
-                # Dimensions that are computed may be equal without looking so.
+                # Computed dimensions may be equal even if this cannot be proved: skip the rule.
                 assert not is_static(out), f"{rule.__name__}: {value.type} for {binding}"
                 del self.bindings[begin:]
                 continue
             self._reads.subtract(binding.call.args)
             last = self.bindings[-1].outputs if len(self.bindings) > begin else ()
             if last == (value,) and value not in self._named:
-                # It is what the replaced one was, so it is called that.
+                # The last emitted binding replaces the old one, and takes its output's name.
                 self.bindings[-1] = replace(self.bindings[-1], outputs=(out,))
                 self._made[out] = self.bindings[-1]
                 value = out
@@ -124,8 +125,8 @@ Rule = Callable[[Rewriting, Var, Call], Value | None]
 
 
 def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
-    """function after as many applications of the rules as there can be, without what is then dead;
-    function itself where none applies."""
+    """function after applying the rules until none applies, without dead calls; function itself if
+    no rule applies."""
     for _ in range(MOST_SWEEPS):
         after = _sweep(function, rules)
         if after is function:
@@ -135,7 +136,7 @@ def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
 
 
 def _sweep(function: Function, rules: Sequence[Rule]) -> Function:
-    """Every binding once, first to last."""
+    """Applies the rules to every binding once, first to last."""
     graph = Rewriting(function)
     values: dict[Value, Value] = {}
     changed = False
@@ -157,7 +158,8 @@ def _sweep(function: Function, rules: Sequence[Rule]) -> Function:
 
 
 def fold_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:
-    """The outputs of an operator on constants; None where an argument is none or they are large.
+    """The outputs of an operator on constants; None if an argument is no constant, or if the
+    outputs are too large.
 
     dequantize stays: an integer layer needs the integers (quantize.py).
     """
@@ -167,7 +169,7 @@ def fold_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, .
 
 
 def known_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:
-    """As fold_call, for any operator."""
+    """Like fold_call, for any operator."""
     if not all(isinstance(a, Constant) for a in args):
         return None
     types = infer_types(op, [a.type for a in args], attrs)

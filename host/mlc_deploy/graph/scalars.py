@@ -1,4 +1,4 @@
-"""Kernels take what a run decides, dimensions, as arguments; memory is planned for the most."""
+"""Kernels take dimensions that a run decides as arguments. Memory is planned for their maxima."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .nodes import (
 
 
 def with_scalars(function: Function) -> Function:
-    """A function of kernels that take the dimensions they compute with as arguments. They stand
-    behind a kernel's tensors, in the order of its `extents`, and have the same names in all
-    kernels: so equal kernels are found to be equal. Loops and branches take the dimensions of their
-    bodies. A loop is counted if its turns are such a dimension. Raises GraphError for a loop whose
-    elements are of a size that only a run decides."""
+    """The function with kernels that take their dimensions as arguments. The dimensions follow a
+    kernel's tensors, in the order of its `extents`. They have the same names in all kernels, so
+    equal kernels compare equal. Loops and branches take the dimensions of their bodies. A loop is
+    counted if its turns are such a dimension. Raises GraphError for a loop with elements of a size
+    that only a run decides."""
     return _with_scalars(
         function, {symbol(p.name): p for p in function.params}, dict(function.extents)
     )
@@ -38,7 +38,7 @@ def with_scalars(function: Function) -> Function:
 def _with_scalars(
     function: Function, values: Mapping[Symbol, Value], most: Mapping[str, int]
 ) -> Function:
-    """values: the dimensions that are known where the function begins."""
+    """values: the dimensions known at the start of the function."""
     known = dict(values)
     bindings: list[Binding] = []
     for binding in function.bindings:
@@ -62,7 +62,7 @@ def _with_scalars(
 def _of_bodies(
     binding: Binding, known: Mapping[Symbol, Value], most: Mapping[str, int]
 ) -> CallLoop | CallBranch:
-    """The loop or branch of a binding, which takes the dimensions of its bodies as arguments."""
+    """The loop or branch of a binding, with the dimensions of its bodies as arguments."""
     call = binding.call
     assert isinstance(call, CallLoop | CallBranch)
     dims = [v for v in sorted(dims_of(binding), key=lambda v: v.name) if v in known]
@@ -96,8 +96,8 @@ def _hold_elements(binding: Binding, loop: CallLoop) -> None:
 
 
 def at_most(function: Function) -> Function:
-    """The function with each value as large as it can be, for planning its memory. What is within a
-    kernel stays as it is."""
+    """The function with the maximum size of each value, for planning its memory. Kernels stay as
+    they are inside."""
     return _sized(function, dict(function.extents)) if function.extents else function
 
 

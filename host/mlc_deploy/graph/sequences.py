@@ -1,6 +1,6 @@
-"""Loops that gather an element by their turn's number read a sequence.
+"""Loops that gather an element by the turn's number read a sequence instead.
 
-An element of a sequence lies at a place that moves from turn to turn: nothing is copied.
+The place of a sequence's element moves from turn to turn, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .nodes import Binding, Call, CallLoop, Constant, Function, Value, Var
 
 @optional(level=1)
 def gathers_to_sequences(function: Function) -> Function:
-    """loop(body of gather(x, turn + 2), x)   =>   loop(body, slice(x, 2, turns)), whose elements
-    are what body gathered"""
+    """loop(body of gather(x, turn + 2), x)   =>   loop(body, slice(x, 2, turns)), a sequence of the
+    elements that body gathered"""
     if not any(isinstance(b.call, CallLoop) for b in function.bindings):
         return function
     made = (v for b in function.bindings for v in b.outputs)
@@ -34,7 +34,7 @@ def gathers_to_sequences(function: Function) -> Function:
 
 
 def _with_sequences(binding: Binding, names: Names) -> list[Binding]:
-    """The binding, a loop that gathers no more by its turn, and in front of it slices it reads."""
+    """The binding of a loop, which now reads sequences instead of gathering, after their slices."""
     loop = binding.call
     if not isinstance(loop, CallLoop) or not isinstance(loop.turns, int):
         return [binding]
@@ -72,7 +72,7 @@ def _with_sequences(binding: Binding, names: Names) -> list[Binding]:
 
 
 def _places(body: Function) -> dict[Value, int]:
-    """The values that are the number of a loop's turn, and how much more each is."""
+    """The values that are a loop's turn plus a constant, with the constant."""
     places: dict[Value, int] = {body.params[0]: 0}
     for binding in body.bindings:
         match binding.call:
@@ -84,7 +84,7 @@ def _places(body: Function) -> dict[Value, int]:
 
 
 def _is_view(x: Var, begin: int, turns: int) -> bool:
-    """Whether x has elements from `begin` on for all turns, without a copy of it."""
+    """Whether x has elements from `begin` on for all turns, and their slice needs no copy."""
     if not 0 <= begin <= x.type.sizes[0] - turns:
         return False
     return begin * element(x.type).bytes % ALIGNMENT == 0

@@ -1,11 +1,12 @@
-"""Numbers of 8 bits with a sign in place of those without, or the other way round.
+"""Signed instead of unsigned 8-bit numbers, or the other way round.
 
-q - 128 stands for the same number as q if its zero point is less by 128, too. A layer of such data
-sums up less; the sums of its weights, times 128, make up for that. What moves numbers, or bounds
-them, stays as it is.
+q - 128 means the same number as q if its zero point is less by 128, too. The sums of a layer are
+then smaller by 128 times the sums of its weights, which are added back. Operators that move or
+bound numbers work on either sign.
 
-Most instructions multiply int8 by int8, so all numbers become int8 first (quantize.py). Those of
-x86-64 take data without sign. Where a target has them, the data of its layers are turned.
+Most instructions multiply int8 by int8, so all numbers become int8 first (quantize.py).
+Instructions of x86-64 take unsigned data. For targets with these, the data of layers become
+unsigned again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .simplify import constants_together
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Numbers of dtype `of` that become those of the other sign."""
+    """The change from dtype `of` to the 8-bit dtype of the other sign."""
 
     of: str
 
@@ -41,11 +42,11 @@ class Turned:
 
     @property
     def more(self) -> int:
-        """What is added to each."""
+        """The number added to each element."""
         return TOP_BIT if self.of == "int8" else -TOP_BIT
 
     def number(self, graph: Rewriting, q: Value) -> Value:
-        """q, turned."""
+        """q with the other sign."""
         if isinstance(q, Constant):
             return self.constant(q)
         made = graph.call(q, "offset")
@@ -55,7 +56,8 @@ class Turned:
         return Constant((q.value.astype(np.int16) + self.more).astype(self.to), q.name)
 
     def made(self, graph: Rewriting, out: Var, call: Call) -> Value | None:
-        """requantize(sums, s, z)   =>   offset(requantize(sums, s, z')), of the other sign"""
+        """requantize(sums, s, z)   =>   offset(requantize(sums, s, z')), with the other sign
+        inside"""
         match call:
             case Call("quantize" | "requantize" | "rescale" as op, (*given, Constant() as zero)):
                 if out.type.dtype == self.of:
@@ -86,20 +88,20 @@ class Turned:
         return graph.emit("offset", graph.emit(call.op, *args, **attrs))
 
     def layer(self, graph: Rewriting, call: Call) -> Value:
-        """layer(x, w)   =>   layer(x', w) less what x' has more, times sum(w)"""
+        """layer(x, w)   =>   layer(x', w) - more * sum(w), for x' = x + more"""
         x, w = call.args
         sums = graph.emit(call.op, self.number(graph, x), w, **self.attrs(call))
         less = Constant(np.asarray(-self.more, SUMS))
         return graph.emit("add", sums, graph.emit("multiply", weight_sums(graph, call, w), less))
 
     def attrs(self, call: Call) -> dict[str, Any]:
-        """A layer's, with data turned."""
+        """The attributes of a layer whose data have the other sign."""
         padded = {"pad_value": call.attrs.get("pad_value", 0) + self.more}
         return {**call.attrs, **(padded if call.op.startswith("conv") else {})}
 
 
 def weight_sums(graph: Rewriting, call: Call, w: Value) -> Value:
-    """The sums of the weights of each output, as they broadcast against the output."""
+    """The sums of the weights of each output, in a shape that broadcasts against the output."""
     whole = graph.emit("cast", w, dtype=SUMS)
     rank = len(w.type.shape)
     if call.op.startswith("conv"):
@@ -116,8 +118,8 @@ SIGNED, UNSIGNED = Turned("int8"), Turned("uint8")
 
 @optional(level=1)
 def unsigned_data(target: Target) -> Callable[[Function], Function]:
-    """layer(q, w)   =>   layer(q + 128, w) - 128 * sum(w), of int8, where the target's kernel for
-    data without sign costs less; then q + 128 is what is made, moved and read in place of q"""
+    """layer(q, w)   =>   layer(q + 128, w) - 128 * sum(w), for int8, where the target's kernel for
+    unsigned data costs less. Then all calls compute, move and read q + 128 instead of q."""
 
     def layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
         return SIGNED.layer(graph, call) if costs_less_unsigned(call, target) else None
@@ -138,7 +140,7 @@ def unsigned_data(target: Target) -> Callable[[Function], Function]:
 
 
 def costs_less_unsigned(call: Call, target: Target) -> bool:
-    """Whether a call is a layer of int8 that the target would rather have of data without sign."""
+    """Whether a call is an int8 layer that costs less with unsigned data on the target."""
     if call.op not in ("conv2d", "dense") or len(call.args) != 2 or "kernel_layout" in call.attrs:
         return False
     x, w = call.args

@@ -1,6 +1,6 @@
 """Simplification: expressions become fewer or cheaper calls that compute the same.
 
-RULES is a table of small rules, each with its rewrite as docstring. All of them keep results to the
+RULES is a table of small rules, each with its rewrite as docstring. All keep results exact to the
 last bit, with two exceptions: the sign of zeros, and constants that are added or multiplied first.
 """
 
@@ -52,7 +52,7 @@ def _subtracted_constant(graph: Rewriting, out: Var, call: Call) -> Value | None
 
 
 def _exact_division(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """x / c   =>   x * (1 / c), where c holds powers of two, so that the quotient is the same"""
+    """x / c   =>   x * (1 / c), where c holds only powers of two, so the quotient is the same"""
     match call:
         case Call("divide", (x, Constant(c, name))) if is_float(x) and c.size:
             mantissa, _ = np.frexp(c)
@@ -64,7 +64,7 @@ def _exact_division(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def constants_together(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """(x + a) + b   =>   x + (a + b);  (x * a) * b   =>   x * (a * b);  of constants"""
+    """(x + a) + b   =>   x + (a + b);  (x * a) * b   =>   x * (a * b);  for constants a and b"""
     if call.op not in ("add", "multiply"):
         return None
     y, second = with_constant(call.args)
@@ -101,8 +101,8 @@ def _powers(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _twice(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """-(-x)   =>   x;  relu(relu(x))   =>   relu(x);  and others that are done once or not at all.
-    relu of what is never negative   =>   that."""
+    """-(-x)   =>   x;  relu(relu(x))   =>   relu(x);  likewise other inverse or idempotent calls;
+    relu(x), abs(x)   =>   x, where x is never negative"""
     if len(call.args) != 1:
         return None
     (x,) = call.args
@@ -142,7 +142,7 @@ _PLAIN = ((None, None), (0, None))
 
 
 def _bounds(call: Call) -> Bounds | None:
-    """x and what it is bounded by; None for calls that bound nothing by numbers."""
+    """(x, its lower bound, its upper bound); None for calls that bound nothing by numbers."""
     match call:
         case Call("relu", (x,)):
             return x, 0, None
@@ -158,7 +158,7 @@ def _bounds(call: Call) -> Bounds | None:
 
 
 def _settled(inner: Bounds, low: Number | None, high: Number | None) -> bool:
-    """Whether the order of bounds does not matter: no lower one is above an upper one."""
+    """Whether the order of the bounds does not matter: no lower bound is above an upper one."""
     lows = [b for b in (inner[1], low) if b is not None]
     highs = [b for b in (inner[2], high) if b is not None]
     return all(a <= b for a in lows for b in highs)
@@ -186,7 +186,7 @@ def _where(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _casts(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """cast to the own dtype   =>   x;  cast(cast(x)), the inner one exact   =>   cast(x)"""
+    """cast to the same dtype   =>   x;  cast(cast(x)), the inner one exact   =>   cast(x)"""
     match call:
         case Call("cast", (x,), attrs):
             if x.type == out.type:
@@ -200,9 +200,9 @@ def _casts(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _exact(source: str, to: str) -> bool:
-    """Whether every number of source is one of to."""
+    """Whether dtype `to` holds every number of dtype `source`."""
     if "bfloat" in source + to or (source in ("int64", "uint64") and to.startswith("float")):
-        return False  # numpy calls those safe
+        return False  # numpy calls these safe
     return np.can_cast(source, to, "safe")
 
 
@@ -267,7 +267,7 @@ def _slices(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _slice_of_concat(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """slice(concatenate(..., x, ...)) that takes from x alone   =>   slice(x)"""
+    """slice(concatenate(..., x, ...)) that reads only x   =>   slice(x)"""
     match call:
         case Call("slice", (y,), attrs):
             joined = graph.call(y, "concatenate")
@@ -303,7 +303,7 @@ def _concats(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _gather(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """gather(x, indices that are constants at equal distances)   =>   slice(x)"""
+    """gather(x, constant indices at equal distances)   =>   slice(x)"""
     match call:
         case Call("gather", (x, Constant(indices)), attrs) if is_static(x) and indices.size:
             shape = shape_of(x)
@@ -326,7 +326,7 @@ def _gather(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _broadcast_argument(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """x + broadcast_to(y)   =>   x + y, where the sum has its shape without"""
+    """x + broadcast_to(y)   =>   x + y, where the sum has the same shape without it"""
     if not _broadcasts(call.op):
         return None
     for number, arg in enumerate(call.args):
@@ -346,7 +346,7 @@ def _broadcasts(op: str) -> bool:
 
 def _moved_after_cast(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """cast(move(x)) to fewer bytes   =>   move(cast(x)); and move(cast(x)) from fewer bytes   =>
-    cast(move(x)): data is moved as the smaller dtype, and casts meet"""
+    cast(move(x)): the smaller dtype is moved, and casts meet"""
     if len(call.args) != 1:
         return None
     (x,) = call.args
@@ -371,8 +371,8 @@ def _bytes(value: Value) -> int:
 
 
 def _pad_into_window(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """conv2d(pad(x)), pool(pad(x))   =>   the same with pads of its own, where it pads with what
-    pad does"""
+    """conv2d(pad(x)), pool(pad(x))   =>   the same call with larger pads, where both pad with the
+    same value"""
     match call:
         case Call("conv2d" | "max_pool" | "avg_pool" as op, (y, *rest), attrs):
             pad = graph.call(y, "pad")
@@ -398,7 +398,7 @@ def _pad_into_window(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _pads_with(op: str, attrs: object, value: float, y: Value) -> bool:
-    """Whether the operator's own pads hold that value."""
+    """Whether the operator's own pads hold this value."""
     assert isinstance(attrs, dict)
     match op:
         case "conv2d":
@@ -410,14 +410,14 @@ def _pads_with(op: str, attrs: object, value: float, y: Value) -> bool:
 
 
 def _fit(pads: Sequence[int], attrs: object) -> bool:
-    """Whether no window of a pool would lie in its pads alone."""
+    """Whether no window of a pool lies entirely in its pads."""
     assert isinstance(attrs, dict)
     reach = [d * (k - 1) + 1 for k, d in zip(attrs["kernel"], attrs["dilations"], strict=True)]
     return all(pad < r for pad, r in zip(pads, [*reach, *reach], strict=True))
 
 
 def _global_pool(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """pool over a window that is all there is   =>   mean or max"""
+    """pool over one window that covers the whole image   =>   mean or max"""
     match call:
         case Call("max_pool" | "avg_pool" as op, (x,), attrs) if is_static(x):
             spatial = shape_of(x)[2:]
@@ -475,7 +475,7 @@ def _dense_of_transposed(graph: Rewriting, out: Var, call: Call) -> Value | None
     return None
 
 
-# Rules by which data movements that meet become one, or none.
+# Rules that merge adjacent data movements into one or none.
 MEETINGS: tuple[Rule, ...] = (_no_move, _reshapes, _transposes, _transpose_of_units)
 
 RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""Calls of a module's PrimFuncs, made definite: which function is meant, and for which extents."""
+"""Calls of a module's PrimFuncs, resolved to a function and specialized to known extents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .nodes import substitute as rewritten
 
 def resolve_calls(module: IRModule) -> IRModule:
     """call_dps_packed("f", (x,), t)   =>   call_tir(f, (x,), t), where the module has a PrimFunc f:
-    its own functions come before the registered ones."""
+    functions of the module come before registered ones."""
     functions = {
         name: _resolved(f, module) if isinstance(f, Function) else f
         for name, f in module.functions.items()
@@ -54,16 +54,16 @@ def _resolved(function: Function, module: IRModule) -> Function:
 
 
 def specialize(function: Function, module: IRModule) -> tuple[Function, IRModule]:
-    """call_tir(f, x)   =>   call_tir(f_1, x), of each shape-polymorphic f that a function without
-    symbolic dimensions calls: f_1 is f for the extents of that call. Calls know from here on what
-    their functions compute.
+    """call_tir(f, x)   =>   call_tir(f_1, x), for each shape-polymorphic f called by a function
+    without symbolic dimensions: f_1 is f for the extents of this call. Afterwards calls carry the
+    definitions of their functions.
 
-    Returns the function and the module with what it calls. Raises GraphError where the arguments do
-    not say what every dimension of f is.
+    Returns the function, and the module with the functions it calls. Raises GraphError if the
+    arguments do not decide every dimension of f.
     """
     functions = dict(module.functions)
     names = Names(functions)
-    made: dict[str, str] = {}  # by the structure of what is called, its name
+    made: dict[str, str] = {}  # the hash of a specialized function -> its name
 
     def definite(binding: Binding, args: tuple[Value, ...]) -> Binding | None:
         call = binding.call
@@ -93,14 +93,14 @@ def specialize(function: Function, module: IRModule) -> tuple[Function, IRModule
 
 
 def symbols_of(func: PrimFunc) -> set[Symbol]:
-    """The dimensions that a PrimFunc's parameters leave open."""
+    """The symbolic dimensions of a PrimFunc's parameters."""
     extents = (e for b in func.buffers for e in (*b.shape, *(b.strides or ())))
     return {v for e in extents if isinstance(e, Expr) for v in free_vars(e)}
 
 
 def with_extents(func: PrimFunc, types: list[TensorType], where: str = "") -> PrimFunc:
-    """The PrimFunc for arguments of these types, whose shapes are constant; scratch buffers and
-    loops are as large as that needs."""
+    """The PrimFunc for arguments of these types, with constant shapes. The extents of scratch
+    buffers and loops change accordingly."""
     taken = [TensorType(b.shape, b.dtype) for b in func.buffers]
     values, misfit = fit(taken, types)
     left = sorted(v.name for v in symbols_of(func) - values.keys())
@@ -120,7 +120,7 @@ def with_extents(func: PrimFunc, types: list[TensorType], where: str = "") -> Pr
 
 
 def with_scalars(func: PrimFunc, values: Sequence[Dim]) -> PrimFunc:
-    """The PrimFunc with integers in the place of its scalar parameters, one for each."""
+    """The PrimFunc with an integer instead of each of its scalar parameters."""
     scalars = [p for p in func.params if isinstance(p, Symbol)]
     known: dict[Symbol, Expr] = {}
     for scalar, value in zip(scalars, values, strict=True):
@@ -129,7 +129,7 @@ def with_scalars(func: PrimFunc, values: Sequence[Dim]) -> PrimFunc:
 
 
 def _bound(func: PrimFunc, known: Mapping[Symbol, Expr]) -> PrimFunc:
-    """The PrimFunc with values for variables, which are no parameters then."""
+    """The PrimFunc with variables replaced by values, and without these parameters."""
     buffers = {b: _sized(b, known) for b in (*func.buffers, *_scratch(func))}
     changed = {b: other for b, other in buffers.items() if other is not b}
     left = (p for p in func.params if isinstance(p, Buffer) or p not in known)

@@ -1,10 +1,10 @@
-"""A decoder that reads what an encoder made: a text about something that was heard.
+"""Encoder and decoder in one function: the decoder writes a text about a sound.
 
     hear(features) -> keys and values of each layer      tell(ids, keys and values, states) -> ...
 
-The function of both takes features and tokens. The first step of a text, whose `position` is 0,
-hears: the encoder runs, and the keys and values that the decoder's layers read of it become states.
-Later steps read these.
+The combined function takes features and tokens. In the first step of a text, with `position` 0, the
+encoder runs, and its keys and values for the decoder's layers become states. Later steps read these
+states.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .eliminate import eliminate_dead_code
 from .extents import EXTENT, largest, saying
 from .nodes import Binding, CallBranch, Constant, Function, Value, Var
 
-HEARD_ROWS = "heard_rows"  # a state: rows of keys and values, where each sound decides how many
-NEVER = np.finfo(np.float32).min  # what is added to the logits of tokens that are never said
+HEARD_ROWS = "heard_rows"  # a state: the number of key and value rows, if each sound decides it
+NEVER = np.finfo(np.float32).min  # added to the logits of silent tokens
 
 
 def hearing(
     hear: Function, tell: Function, heard: Mapping[str, str], silent: Sequence[int] = ()
 ) -> Function:
-    """The function of both. heard: by the names of tell's inputs those of hear's outputs. Their
-    rows may be an extent that a run decides; then the state `heard_rows` says how many there are.
-    silent: tokens that `token` never is. Raises GraphError where they do not fit."""
+    """The combined function. heard: names of tell's inputs -> names of hear's outputs. The number
+    of rows may be an extent that a run decides; then the state `heard_rows` holds it. silent:
+    tokens that are never chosen. Raises GraphError if both do not fit each other."""
     inputs = {p.name: p for p in tell.params}
     hear = apart(hear, [*inputs, *dict(tell.extents)])
     made = dict(zip(hear.output_names, hear.outputs, strict=True))
@@ -69,7 +69,7 @@ def hearing(
     if rows:
         extent, given = rows
         top = min(dict(tell.extents)[extent.name], most[given.name])
-        # A state may be loaded from anywhere: no number of rows leads out of what was heard.
+        # A loaded state may hold any number: the clamp keeps the rows inside the states.
         count = e.emit("minimum", outputs[-1], _number(top), name=extent.name)
         count = e.emit("maximum", count, _number(0), name=extent.name)
         count = e.emit("extent", count, name=extent.name, extent=extent)
@@ -102,8 +102,8 @@ def hearing(
 def _fitting(
     hear: Function, tell: Function, heard: Mapping[str, str]
 ) -> tuple[Symbol, Symbol] | None:
-    """The extent that the rows of what was heard are in `tell`, and in `hear`; None where they are
-    a number. Raises GraphError where what one gives is not what the other reads."""
+    """The extent of the heard rows in `tell`, and in `hear`; None if it is a known number. Raises
+    GraphError if the outputs of `hear` do not fit the inputs of `tell`."""
     made = dict(zip(hear.output_names, hear.outputs, strict=True))
     inputs = {p.name: p.type for p in tell.params}
     rows: dict[Symbol, Dim] = {}
@@ -122,7 +122,7 @@ def _fitting(
 
 
 def giving(function: Function, outputs: Sequence[str]) -> Function:
-    """The function of these outputs alone, and of the inputs that they need."""
+    """The function with only these outputs, and the inputs that they need."""
     made = dict(zip(function.output_names, function.outputs, strict=True))
     values = tuple(made[name] for name in outputs)
     found = replace(function, outputs=values, output_names=tuple(outputs), states=())
@@ -133,7 +133,7 @@ def giving(function: Function, outputs: Sequence[str]) -> Function:
 
 
 def followed_by(first: Function, second: Function, given: Mapping[str, str]) -> Function:
-    """second of what first gives. given: by the names of second's inputs those of first's
+    """second applied to outputs of first. given: names of second's inputs -> names of first's
     outputs."""
     second = apart(second, [*(p.name for p in first.params), *dict(first.extents)])
     made = dict(zip(first.output_names, first.outputs, strict=True))
@@ -160,7 +160,7 @@ def followed_by(first: Function, second: Function, given: Mapping[str, str]) -> 
 
 
 def apart(function: Function, taken: Collection[str]) -> Function:
-    """The function with extents of other names than those that are taken."""
+    """The function with extents renamed if their names are in `taken`."""
     names = Names([*taken, *(p.name for p in function.params), *dict(function.extents)])
     others = {name: names.fresh(name) for name, _ in function.extents if name in taken}
     if not others:
@@ -178,14 +178,14 @@ def apart(function: Function, taken: Collection[str]) -> Function:
 
 
 def _first_rows(e: Emitter, own: Value, state: Value) -> Var:
-    """Of a state [1, H, L, D] the rows that were heard, as the decoder takes them."""
+    """The heard rows of a state [1, H, L, D], in the shape that the decoder reads."""
     return e.emit(
         "slice", state, name=own.name, begin=(0,) * 4, step=(1,) * 4, shape=own.type.shape
     )
 
 
 def _written(e: Emitter, state: Var, rows: Value) -> Var:
-    """A state [1, H, L, D] that begins with `rows`, in its own memory: nothing copies it."""
+    """A state [1, H, L, D] that begins with `rows`, written in place: nothing copies the state."""
     own = e.emit("reshape", state, name=state.name, shape=state.type.shape[1:])
     new = e.emit("reshape", rows, name=state.name, shape=rows.type.shape[1:])
     after = e.emit("append_rows", own, new, _number(0), name=state.name, owned=False)

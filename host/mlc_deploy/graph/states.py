@@ -1,6 +1,6 @@
-"""States: inputs that a model passes on to itself, from one run to the next.
+"""States: values that a model passes from one run to the next.
 
-A state is an input and the output that is its value in the next run. On the board both are one
+A state is an input, and the output that holds its value for the next run. On the board both are one
 tensor, which is updated in place and outlives the run.
 """
 
@@ -15,7 +15,7 @@ from ..errors import GraphError
 from .dims import same_type
 from .nodes import Function, Var
 
-# The words of names that say which of the two a tensor is, and those that say it is kept at all.
+# Words in names that mark the input of a state, its output, and either of them.
 BEFORE = frozenset({"in", "input", "last", "old", "past", "prev", "previous"})
 AFTER = frozenset({"n", "new", "next", "out", "output", "present", "updated"})
 KEPT = frozenset(
@@ -26,8 +26,8 @@ WORD = re.compile(r"[a-z]+|[0-9]+")
 
 
 def with_states(function: Function, states: Mapping[str, str]) -> Function:
-    """function with these states: by the name of each input that of the output it becomes. Raises
-    GraphError where there are no such, or their types differ."""
+    """function with these states: names of inputs -> names of the outputs that hold their next
+    values. Raises GraphError for unknown names, and if the types of a pair differ."""
     params = {p.name: p.type for p in function.params}
     outputs = {n: v.type for n, v in zip(function.output_names, function.outputs, strict=True)}
     for before, after in states.items():
@@ -51,17 +51,17 @@ def with_states(function: Function, states: Mapping[str, str]) -> Function:
 
 
 def stateful(function: Function, states: Mapping[str, str] | None) -> Function:
-    """function with the states that are given; with None, its own states, or else those told by
-    names. Raises GraphError."""
+    """function with the given states. For None: its own states, or else the states found by name.
+    Raises GraphError."""
     if states is None:
         return function if function.states else with_states(function, states_by_name(function))
     return with_states(function, states)
 
 
 def states_by_name(function: Function) -> dict[str, str]:
-    """The pairs of inputs and outputs whose names and types say that they are states: h_in and
-    h_out, state and stateN, past.0.key and present.0.key. A model whose inputs would all be states
-    has none: nothing would come in."""
+    """The pairs of inputs and outputs that are states by their names and types: h_in and h_out,
+    state and stateN, past.0.key and present.0.key. If all inputs would be states, none is: the
+    model would have no input."""
     outputs = dict(zip(function.output_names, function.outputs, strict=True))
     ends: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
@@ -79,14 +79,14 @@ def states_by_name(function: Function) -> dict[str, str]:
 
 
 def state_outputs(function: Function) -> dict[int, Var]:
-    """By the number of an output the parameter that it is the next value of."""
+    """The numbers of the outputs that hold next values, each with the parameter."""
     params = {p.name: p for p in function.params}
     after = {name: n for n, name in enumerate(function.output_names)}
     return {after[end]: params[begin] for begin, end in function.states}
 
 
 def words_of(name: str, direction: frozenset[str]) -> tuple[str, ...]:
-    """The words of a name, but for those that say a direction."""
+    """The words of a name without the words of `direction`."""
     text = name.replace("past_key_values", "past")
     text = re.sub(r"(?<=[a-z])N\b", "_n", text)
     text = re.sub(r"\b([hc])n\b", r"\1_n", text)

@@ -1,12 +1,12 @@
-"""A decoder whose caches have a fixed number of rows, as torch.export writes transformers' classes.
+"""A decoder with caches of a fixed number of rows, as torch.export writes for transformers.
 
-Such a model takes the tokens of a step and their places, and writes their keys and values into
-buffers, which are states already; a mask hides the rows that no text has reached:
+Such a model takes the tokens of a step and their positions. It writes their keys and values into
+buffers, which are states already. A mask hides the rows after the text:
 
     logits = model(input_ids[1, S], cache_position[S])      states: caches [1, H, L, D]
 
-Here it becomes a function of the tokens alone, as `with_cache` makes it: how far the text was read
-is a state, and says the places.
+Here it becomes a function of the tokens alone, as in `with_cache`: the number of tokens read so far
+is a state, and gives the positions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
 
 
 def with_static_cache(function: Function, ids: str, positions: str) -> Function:
-    """The decoder as a function of the tokens `ids`, whose places were given as `positions`.
-    Raises GraphError for a model that is no such decoder."""
+    """The decoder as a function of the tokens `ids`, without the input `positions`. Raises
+    GraphError for a model that is no such decoder."""
     params = {p.name: p for p in function.params}
     places, tokens = params[positions], params[ids]
     steps = tokens.type.shape[1]
@@ -53,7 +53,7 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
     position = e.param(POSITION, EXTENT)
     count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
     longest = dict(function.extents)[steps.name] if isinstance(steps, Symbol) else steps
-    # A state may be loaded from anywhere: no number of rows leads out of the cache.
+    # A loaded state may hold any number: the clamp keeps the rows inside the cache.
     room = e.emit("subtract", _number(length), count, name="room")
     kept = e.emit("minimum", position, room, name="kept")
     kept = e.emit("maximum", kept, _number(0), name="kept")
@@ -102,8 +102,8 @@ def _writes(function: Function) -> list[Binding]:
 def _refuse_other_places(
     function: Function, writes: Sequence[Binding], places: Var, length: int
 ) -> None:
-    """Raises GraphError where rows are written elsewhere than at `places`: two runs of the calls
-    that compute the rows' numbers show it."""
+    """Raises GraphError if rows are written to other places than `places`. Checks this by two runs
+    of the calls that compute the numbers of the rows."""
     makers = {b.outputs[0]: b.call for b in function.bindings}
     numbers = {f"{n}": _numbers(makers, b.call.args[2], places) for n, b in enumerate(writes)}
     computed = eliminate_dead_code(
@@ -128,7 +128,7 @@ def _refuse_other_places(
 
 
 def _numbers(makers: Mapping[Var, AnyCall], first: Value, places: Var) -> Value:
-    """The numbers of the rows, as many as there are places, of which `first` is the first one."""
+    """The numbers of the rows, one for each place. `first` is the first of them."""
     while isinstance(first, Var) and first in makers and first.type.shape == ():
         (first, *_) = makers[first].args
     one = places.type.shape == (1,) or first not in makers

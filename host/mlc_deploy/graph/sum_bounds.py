@@ -1,7 +1,7 @@
-"""How large numbers can be that become bytes, whatever the data: weights, biases and scales say it.
+"""Bounds for numbers that become bytes: from weights, biases and scales, for any data.
 
-What a layer sums up and scales is within 8 bits most of the time, and within 16 bits for any data,
-unless all weights have one sign. Kernels then narrow it without saturating it twice.
+The scaled sums of a layer mostly fit in 8 bits. For any data they fit in 16 bits, unless all
+weights have one sign. Kernels then narrow them without saturating twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .rewrite import Rewriting
 LAYERS = ("conv2d", "dense", "matmul")
 BYTES = ("int8", "uint8")
 MOST = (1 << 15) - 1
-ROUNDED = 1.00001  # float32's sums and products of a few numbers are off by less
+ROUNDED = 1.00001  # float32 sums and products of a few numbers have a smaller relative error
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of each channel, [C], or of all, [1]; int64 or float64."""
+    """Bounds of each channel, [C], or of all channels, [1]; int64 or float64."""
 
     low: Array
     high: Array
@@ -34,7 +34,7 @@ class Bounds:
         return Bounds(self.low + other.low, self.high + other.high)
 
     def times(self, factor: Array) -> Bounds | None:
-        """By a factor for each channel, or for all."""
+        """The bounds times one factor for each channel, or for all."""
         if 1 not in (self.low.size, factor.size) and self.low.size != factor.size:
             return None
         ends = self.low * factor.reshape(-1), self.high * factor.reshape(-1)
@@ -42,8 +42,8 @@ class Bounds:
 
 
 def short_floats(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """requantize(sums), quantize(x)   =>   the same, which say that what they round, and the zero
-    point with it, is within int16 for any data"""
+    """requantize(sums), quantize(x)   =>   the same with the attribute SHORT, where the rounded
+    number plus the zero point fits in int16 for any data"""
     match call:
         case Call("requantize" | "quantize", (x, Constant(scale), Constant(zero)), attrs):
             if SHORT in attrs or zero.size != 1 or out.type.dtype not in BYTES:
@@ -65,7 +65,7 @@ def short_floats(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _of_sums(graph: Rewriting, sums: Value) -> Bounds | None:
-    """Of a layer's sums and what is added to them."""
+    """The bounds of a layer's sums with added constants."""
     match graph.call(sums, "add", *LAYERS):
         case Call("add", (x, other)):
             if isinstance(x, Constant):
@@ -93,7 +93,7 @@ def _by_channel(layer: Call, w: Array) -> Array:
 
 
 def _of_floats(graph: Rewriting, x: Value) -> Bounds | None:
-    """Of bytes that stand for floats, and of sums of these."""
+    """The bounds of dequantized bytes and of their sums."""
     match graph.call(x, "dequantize", "add", "relu"):
         case Call("dequantize", (q, Constant(scale), Constant(zero))) if q.type.dtype in BYTES:
             if scale.size != 1 or zero.size != 1:

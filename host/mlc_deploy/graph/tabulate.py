@@ -1,8 +1,8 @@
-"""Functions of one 8-bit tensor as tables: what has 256 values is computed before the model runs.
+"""Functions of one 8-bit tensor become tables: the compiler computes all 256 values.
 
-Between integer layers stand chains of elementwise operators in floats, from dequantize to quantize:
-activations, GELU in its parts, x * sigmoid(x), a change of scale. Where all that such a chain reads
-is one 8-bit tensor and constants per tensor, it is a table, exact since the evaluator fills it in.
+Between integer layers stand chains of elementwise float operators, from dequantize to quantize:
+activations, GELU in its parts, x * sigmoid(x), a change of scale. A chain that reads only one 8-bit
+tensor and constants per tensor becomes a table. It is exact, since the evaluator computes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .rewrite import Rewriting, rewrite
 
 @optional(level=1)
 def tabulate(function: Function) -> Function:
-    """quantize(f(dequantize(x)))   =>   lookup(x, table), for any f that works by element"""
+    """quantize(f(dequantize(x)))   =>   lookup(x, table), for any elementwise f"""
     return rewrite(function, (_tabulated,))
 
 
@@ -32,7 +32,7 @@ def _tabulated(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if out.type.dtype not in BYTES or not is_static(out) or call.op == "lookup":
         return None
     if all(a.type.dtype in BYTES and graph.call(a, "lookup") is None for a in call.args):
-        return None  # which is no more than a lookup would be
+        return None  # the call costs no more than a lookup
     x = _source_of_call(graph, out, call, {})
     if x is None:
         return None
@@ -43,8 +43,8 @@ def _tabulated(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _source(graph: Rewriting, value: Value, known: dict[Value, Value | None]) -> Value | None:
-    """The 8-bit value, as far back as there is one, that every element of `value` is a function of,
-    and of nothing else; None where there is none."""
+    """The earliest 8-bit value that alone determines `value`, element by element; None if there is
+    none."""
     if value not in known:
         made = graph.binding(value)
         found = None
@@ -59,7 +59,7 @@ def _source(graph: Rewriting, value: Value, known: dict[Value, Value | None]) ->
 def _source_of_call(
     graph: Rewriting, out: Value, call: Call, known: dict[Value, Value | None]
 ) -> Value | None:
-    """As _source, of a call that makes `out`."""
+    """Like _source, for the call that computes `out`."""
     if call.op != "lookup" and operator(call.op).pattern != "elementwise":
         return None
     found: set[Value | None] = set()
@@ -73,7 +73,7 @@ def _source_of_call(
 
 
 def _is_number(graph: Rewriting, value: Value) -> bool:
-    """Whether a value is one number, known before the model runs; dequantize of constants stays."""
+    """Whether a value is one known number: a constant, or a dequantized constant."""
     if set(value.type.shape) - {1}:
         return False
     made = graph.call(value, "dequantize")
@@ -83,7 +83,7 @@ def _is_number(graph: Rewriting, value: Value) -> bool:
 
 
 def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Array:
-    """A call's output, by what is known of values and of what makes the others."""
+    """The output of a call, computed from `values` and from the calls behind other arguments."""
     for arg in call.args:
         if isinstance(arg, Constant):
             values[arg] = arg.value
@@ -97,8 +97,8 @@ def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Arra
 
 @optional(level=1)
 def rows_of_lookups(target: Target) -> Callable[[Function], Function]:
-    """lookup(x, table)   =>   reshape(lookup(reshape(x), table)), in rows of one vector each, where
-    the target looks up vectors: elements have no neighbours, in any layout."""
+    """lookup(x, table)   =>   reshape(lookup(reshape(x), table)), in rows of one vector, where the
+    target looks up whole vectors. A lookup is elementwise, so any layout may be reshaped."""
 
     def rows_of_lookups(function: Function) -> Function:
         bindings = tuple(n for b in function.bindings for n in _in_rows(b, target))

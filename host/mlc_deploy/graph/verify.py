@@ -1,4 +1,4 @@
-"""What must hold of every graph function, after the front end and after each pass."""
+"""The verifier of graph functions, which runs after the front end and after each pass."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def verify(
     around: Collection[Symbol] = (),
     most: Mapping[str, int] | None = None,
 ) -> None:
-    """Raises ValueError, quoting the line: every variable is defined once, before its use, with a
-    name of its own; every call's outputs have the types that inference gives; symbolic dimensions
-    are a parameter's, or extents of the function or of the one `around` it, whose extents `most`
-    are. Calls of PrimFuncs are held against the module's, where one is given."""
+    """Raises ValueError, quoting the line, unless all of this holds. Every variable is defined
+    once, before its use, with a unique name. The outputs of every call have the inferred types.
+    Every symbolic dimension comes from a parameter, from an extent of the function, or from the
+    function around it, which has the dimensions `around` and the extents `most`. Calls of PrimFuncs
+    fit the module's PrimFuncs, if a module is given."""
     defined: set[Var] = set()
     names: set[str] = set()
 
@@ -153,7 +154,8 @@ def _check_signature(
 def _check_fused(
     function: Function, args: Sequence[TensorType], known: Collection[Symbol], line: Where
 ) -> None:
-    """A fused function is one of calls of operators, its constants scalars, and takes args."""
+    """Checks that a fused function holds only calls of operators and functions, has only scalar
+    constants, and takes args."""
     for binding in function.bindings:
         is_call = isinstance(binding.call, Call | CallTIR)
         _hold(is_call, f"'{function.name}' fuses what is no operator: {binding}", line)

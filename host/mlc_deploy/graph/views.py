@@ -1,7 +1,7 @@
-"""Values that lie within another value's memory: the calls behind them need not run.
+"""Views: values that lie in another value's memory, so their calls need not run.
 
-A reshape is its argument's memory; so is a slice that is one piece of it. A concatenation is the
-memory that its arguments are written to, where nothing else decides where they are written.
+A reshape lies in its argument's memory, and so does a contiguous slice. The arguments of a
+concatenation are written directly into its memory, unless something else decides their place.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .nodes import (
     bodies,
 )
 
-IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
-OWNED = "owned"  # that of a call that updates memory of its own
+IN_PLACE = "in_place"  # attribute of a concatenation whose arguments are written into it
+OWNED = "owned"  # attribute of a call that updates its own memory
 
 
 @optional(level=1)
 def concatenate_in_place(function: Function) -> Function:
-    """concatenate(x, y)   =>   concatenate(x, y, in_place=True), where x and y can be computed to
-    where they stand in the result."""
+    """concatenate(x, y)   =>   concatenate(x, y, in_place=True), where x and y can be computed
+    directly in their place in the result."""
     made = {v for b in function.bindings if not is_view(b) for v in _placeable(b)}
     memory = Memory(function)
     taken = {memory.region(v)[0] for v in function.outputs}
@@ -56,8 +56,8 @@ def concatenate_in_place(function: Function) -> Function:
 
 
 def _placeable(binding: Binding) -> Sequence[Var]:
-    """The outputs of a call that may be written anywhere. A loop's state that each turn gives as an
-    element of a result, too, may lie in that result (plan.own_states)."""
+    """The outputs of a call that may be written anywhere. A loop's state that is also an element of
+    a result is left out: it may lie in the result (plan.own_states)."""
     call = binding.call
     if not isinstance(call, CallLoop):
         return binding.outputs
@@ -68,7 +68,7 @@ def _placeable(binding: Binding) -> Sequence[Var]:
 
 
 def _movable(binding: Binding, memory: Memory, free: set[Var]) -> set[Value]:
-    """The values that make up the concatenation; none where they cannot."""
+    """The values that can be written directly into the concatenation; none if one cannot."""
     match binding.call:
         case Call("concatenate", args, attrs) if all(map(is_static, args)):
             regions = [memory.region(a) for a in args]
@@ -91,7 +91,7 @@ def _marked(binding: Binding) -> bool:
 
 
 def is_view(binding: Binding) -> bool:
-    """Whether the binding's output is there without any work."""
+    """Whether the binding's output lies in existing memory and needs no work."""
     match binding.call:
         case Call("reshape" | "first" | "extent"):
             return True
@@ -103,8 +103,8 @@ def is_view(binding: Binding) -> bool:
 
 
 def update(binding: Binding) -> Call | None:
-    """The call that writes into the memory of the binding's first argument, where it does; as a
-    kernel, too."""
+    """The call, maybe within a kernel, that writes into the memory of the binding's first argument;
+    None if there is none."""
     match binding.call:
         case CallFused(Function(bindings=(inner,))):
             return update(inner)
@@ -114,7 +114,7 @@ def update(binding: Binding) -> Call | None:
 
 
 def owning(binding: Binding, memory: Value) -> Binding:
-    """An update of memory that is its own."""
+    """The binding, an update, as one that owns `memory`."""
     call = binding.call
     args = (memory, *call.args[1:])
     match call:
@@ -127,14 +127,14 @@ def owning(binding: Binding, memory: Value) -> Binding:
 
 
 def is_owned(binding: Binding) -> bool:
-    """Whether the binding updates memory of its own, as plan.own_states has it."""
+    """Whether the binding updates its own memory, as plan.own_states marks it."""
     call = update(binding)
     return call is not None and bool(call.attrs[OWNED])
 
 
 def updated_args(branch: CallBranch) -> tuple[tuple[int, int], ...]:
-    """The outputs of a branch that both bodies leave in the memory of an argument, each with the
-    argument's number."""
+    """The outputs of a branch that both bodies leave in the memory of the same argument, each with
+    the argument's number."""
 
     def roots(body: Function) -> list[int]:
         memory = Memory(body, updates=True)
@@ -153,7 +153,7 @@ def updated_args(branch: CallBranch) -> tuple[tuple[int, int], ...]:
 def slice_offset(
     x: TensorType, begin: tuple[int, ...], step: tuple[int, ...], shape: tuple[int, ...]
 ) -> int | None:
-    """Where in x, in bytes, a slice lies in one piece; None where it does not, or not aligned."""
+    """The offset in bytes of a slice in x; None if it is not contiguous or not aligned."""
     sizes = _sizes(x)
     cut = [k for k, (n, size) in enumerate(zip(shape, sizes, strict=True)) if n != size]
     if cut and math.prod(shape[: cut[-1]]) != 1:
@@ -173,12 +173,12 @@ def _sizes(t: TensorType) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where the values of a function lie in each other."""
+    """The values of a function that lie in other values' memory."""
 
-    within: dict[Value, tuple[Value, int]]  # the value around, and the offset in it in bytes
+    within: dict[Value, tuple[Value, int]]  # the value it lies in, and the offset in bytes
 
     def __init__(self, function: Function, updates: bool = False) -> None:
-        """updates: all calls that update memory are taken to own it."""
+        """updates: treats all calls that update memory as owning it."""
         object.__setattr__(self, "within", {})
         for binding in function.bindings:
             if is_view(binding):
@@ -215,7 +215,7 @@ class Memory:
             self.within[last] = sequence, end
 
     def region(self, value: Value) -> tuple[Value, int]:
-        """The value whose memory it is, and the offset in that in bytes."""
+        """The value whose memory holds this value, and the offset in bytes."""
         offset = 0
         while value in self.within:
             value, more = self.within[value]
@@ -223,6 +223,6 @@ class Memory:
         return value, offset
 
     def is_whole(self, value: Value) -> bool:
-        """Whether the memory is this value's alone."""
+        """Whether the value fills the whole memory that it lies in."""
         root, offset = self.region(value)
         return not offset and root.type.bytes == value.type.bytes

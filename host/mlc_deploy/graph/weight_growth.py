@@ -1,8 +1,7 @@
-"""Memory for speed: which layers' weights may grow, where their growth is limited.
+"""Memory for speed: the choice of layers whose weights may grow, under a limit.
 
-Some plans pack weights into more bytes than they have, and save instructions with them (Winograd's
-filtering). All of that growth together is limited to a share of the model's weights, and spent
-where a byte saves most.
+Some plans pack weights into more bytes to save instructions (Winograd filtering). The growth of all
+layers together is limited to a share of the model's weights. It is spent where a byte saves most.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .nodes import Constant, Function
 
 
 def known_memory(memory: str) -> str:
-    """The name, if it is one of MEMORY. Raises GraphError."""
+    """Checks that the name is one of MEMORY and returns it. Raises GraphError."""
     if memory not in MEMORY:
         raise GraphError(f"unknown memory '{memory}'", mend=" or ".join(MEMORY))
     return memory
@@ -25,7 +24,7 @@ def known_memory(memory: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a plan saves, in instructions, and by how many bytes it makes weights grow."""
+    """The instructions that a plan saves, and the bytes by which its weights grow."""
 
     saved: float
     bytes: int
@@ -33,7 +32,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """From a layer's cheaper offer to `offer`: what another byte saves, and how many there are."""
+    """A step from a layer's smaller offer to `offer`: the saving per byte, and the extra bytes."""
 
     layer: int
     offer: int
@@ -42,11 +41,10 @@ class _Step:
 
 
 def taken(layers: Sequence[Sequence[Offer]], most: float) -> list[int | None]:
-    """The offer of each layer that is taken, if any, so that all together take at most so many
-    bytes.
+    """The offer taken for each layer, if any, with at most `most` bytes in all.
 
-    Greedy: steps from one offer to a larger one are taken in the order of what a byte of them
-    saves. A step that does not fit ends the steps of its layer, others go on.
+    Greedy: steps from one offer to a larger one are taken in order of their saving per byte. A step
+    that does not fit ends the steps of its layer; other layers go on.
     """
     steps = sorted(
         (step for n, offers in enumerate(layers) for step in _steps(n, offers)),
@@ -65,7 +63,7 @@ def taken(layers: Sequence[Sequence[Offer]], most: float) -> list[int | None]:
 
 
 def _steps(layer: int, offers: Sequence[Offer]) -> list[_Step]:
-    """The steps of a layer that save most per byte: each saves less than the one before."""
+    """The steps of a layer with the highest savings per byte, in falling order."""
     steps: list[_Step] = []
     now = Offer(0.0, 0)
     while True:
@@ -82,14 +80,14 @@ def _steps(layer: int, offers: Sequence[Offer]) -> list[_Step]:
 
 
 def offer(plan: Plan) -> Offer:
-    """Of a plan whose weights grow."""
+    """The offer of a plan whose weights grow."""
     assert plan.packing is not None
     weights = plan.types[WEIGHTS]
     return Offer(plan.saved, plan.packing.type(weights).bytes - weights.bytes)
 
 
 def weights_of(function: Function) -> int:
-    """Bytes of a function's constants, each of them once."""
+    """The bytes of a function's constants, each counted once."""
     constants = {
         id(arg): arg.type.bytes
         for binding in function.bindings

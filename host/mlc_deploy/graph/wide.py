@@ -1,4 +1,4 @@
-"""Calls of more operands than a kernel takes."""
+"""Calls with more operands than a kernel takes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .views import is_view
 
 @required
 def split_concatenations(function: Function) -> Function:
-    """concatenate(a, …, z)   =>   concatenate(concatenate(a, …), …, concatenate(…, z)), where a
-    kernel would take more operands than boards do."""
+    """concatenate(a, …, z)   =>   concatenate(concatenate(a, …), …, concatenate(…, z)), where one
+    kernel would have more operands than boards support."""
     names = Names(v.name for b in function.bindings for v in b.outputs)
     bindings: list[Binding] = []
     for binding in function.bindings:
@@ -32,7 +32,7 @@ def split_concatenations(function: Function) -> Function:
 
 
 def _split(binding: Binding, args: Sequence[Value], names: Names) -> list[Binding]:
-    """The binding after those that make parts of it, by as many arguments as a kernel takes."""
+    """The binding after bindings that concatenate parts of it, each within a kernel's limit."""
     call, most = binding.call, MAX_OPERANDS - 1
     assert isinstance(call, Call)
     made: list[Binding] = []

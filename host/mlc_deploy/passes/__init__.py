@@ -1,1 +1,1 @@
-"""What passes over graphs and loops share: the context they run in, and who watches them."""
+"""Shared by passes over graphs and loops: the context they run in, and instruments."""

@@ -1,11 +1,11 @@
-"""Which passes run, how, and who watches: one context for graph passes and loop passes.
+"""The choice of passes, their options and instruments: one context for graph and loop passes.
 
     with mlc.PassContext(opt_level=1, disabled_pass=["unroll_loops"], instruments=[timing]):
         lib = mlc.build(func, target=target)
 
-A pass is a plain function from program to program, known by its name. `optional` and `required`
-say, where it is defined, whether it may be left out. A pipeline is a tuple of passes, and of the
-names of phases: the places where passes of the user run.
+A pass is a plain function from program to program, known by its name. The decorators `optional` and
+`required` decide whether it may be left out. A pipeline is a tuple of passes and names of phases.
+Passes of the user run at the phases.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P")
 
 ALWAYS = -1
-LEVELS: dict[str, int] = {}  # pass -> the opt_level from which on it runs; ALWAYS: it must
+LEVELS: dict[str, int] = {}  # pass -> the lowest opt_level at which it runs; ALWAYS: it must run
 LEVEL, MOST_LEVEL = 2, 4
 
-# Where passes of the user may run; TVM's users number the phases of lowering.
+# Phases, where passes of the user may run. TVM's users refer to phases of lowering by number.
 PHASES: Mapping[str, tuple[str, ...]] = {
     "graph": ("imported", "optimized"),
     "lower": ("blocks", "loops", "flat", "final"),
 }
 
-# Copies of one statement. Beyond that a kernel takes seconds to compile, and its loops do not fit
-# into a core's cache of decoded instructions; the largest tile of any schedule here makes 768.
+# Copies of one statement. With more, a kernel takes seconds to compile, and its loops do not fit
+# into a core's cache of decoded instructions. The largest tile of any schedule here makes 768.
 MOST_COPIES = 1024
 
-# The most that a model's weights may grow to, of what they are, by packing that saves instructions.
+# The largest factor by which packing, which saves instructions, may grow a model's weights.
 MEMORY: Mapping[str, float] = {"small": 1.1, "balanced": 1.5, "fast": math.inf}
 
-OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not set it
-    "compile.cache": True,  # kernels that were compiled before come from the user's cache
-    "compile.share": True,  # kernels that differ in sizes alone share one function
+OPTIONS: Mapping[str, Any] = {  # option -> default
+    "compile.cache": True,  # kernels compiled before come from the user's cache
+    "compile.share": True,  # kernels that differ only in sizes share one function
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
-    "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as MLC_DUMP does
+    "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as with MLC_DUMP
     "graph.memory": "fast",  # how much weights may grow for speed (MEMORY)
-    "graph.layouts": {},  # layer -> "NCHW", "NCHW4c": what a convolution computes in, directly
+    "graph.layouts": {},  # layer -> "NCHW", "NCHW4c": the layout of a direct convolution
     "lower.add_pass": (),
     "lower.dump": "",
     "lower.bound_check": False,  # every access is checked; the kernel returns MLC_OUT_OF_BOUNDS
-    "lower.unroll_limit": MOST_COPIES,  # that schedules make, and that lowering takes
-    "lower.auto_unroll": 64,  # most copies that loops over registers are unrolled into, unasked
+    "lower.unroll_limit": MOST_COPIES,  # most copies that schedules make and lowering accepts
+    "lower.auto_unroll": 64,  # most copies when loops over registers are unrolled by default
 }
 
 
 def optional(level: int) -> Callable[[F], F]:
-    """Marks a pass that runs from an opt_level on, unless it is disabled."""
+    """Marks a pass that runs at this opt_level and above, unless it is disabled."""
 
     def mark(function: F) -> F:
         LEVELS[function.__name__] = level
@@ -71,26 +71,25 @@ def optional(level: int) -> Callable[[F], F]:
 
 
 def declare_switch(name: str, level: int) -> None:
-    """Declares a part of a pass that contexts switch as they do passes, by its own name."""
+    """Declares a part of a pass that contexts can switch by its own name, like a pass."""
     LEVELS[name] = level
 
 
 def required(function: F) -> F:
-    """Marks a pass without which programs would not be compiled, or compiled wrong."""
+    """Marks a pass that must run: without it, compilation fails or gives a wrong program."""
     LEVELS[function.__name__] = ALWAYS
     return function
 
 
 @dataclass(frozen=True)
 class PassContext:
-    """Settings for the passes that run in its `with`, in this thread. The innermost context holds
-    alone: nothing is inherited from those around.
+    """Settings for the passes that run in its `with`, in this thread. Only the innermost context
+    applies: it inherits nothing from contexts around it.
 
-    opt_level: 0 (what must be done) to 4 (what approximates); passes run from their level on.
-    disabled_pass and required_pass: names of passes to leave out, or to run whatever the level.
+    opt_level: 0 (only required passes) to 4 (also approximations). A pass runs at its level and
+    above. disabled_pass and required_pass: names of passes to leave out, or to run at any level.
     config: options of passes by name (OPTIONS). instruments: objects with the methods of
-    `Instrument`. Raises PassError for unknown names and values, and for disabling a pass that
-    programs need.
+    `Instrument`. Raises PassError for unknown names and values, and for disabling a required pass.
     """
 
     opt_level: int = LEVEL
@@ -146,7 +145,7 @@ class PassContext:
             instrument.exit()
 
     def runs(self, name: str) -> bool:
-        """Whether a pass of that name runs; passes that are not marked do, unless disabled."""
+        """Whether the pass with this name runs. Unmarked passes run unless they are disabled."""
         if name in self.disabled_pass:
             return False
         return name in self.required_pass or LEVELS.get(name, ALWAYS) <= self.opt_level
@@ -157,8 +156,8 @@ _stack: ContextVar[tuple[PassContext, ...]] = ContextVar("passes", default=(Pass
 
 @contextmanager
 def options(config: Mapping[str, Any]) -> Iterator[None]:
-    """The current context with some options set otherwise; its instruments go on watching. Raises
-    PassError."""
+    """The current context with other values for some options. Its instruments go on watching.
+    Raises PassError."""
     current = PassContext.current()
     token = _stack.set((*_stack.get(), replace(current, config={**current.config, **config})))
     try:
@@ -168,7 +167,7 @@ def options(config: Mapping[str, Any]) -> Iterator[None]:
 
 
 def option(name: str) -> Any:
-    """What the current context sets an option to, or its default."""
+    """The value of an option in the current context, or its default."""
     return PassContext.current().config.get(name, OPTIONS[name])
 
 
@@ -179,9 +178,9 @@ def run_passes(
     check: Callable[[P, str], object],
     watch: Callable[[str, P, bool], None] | None = None,
 ) -> P:
-    """The program after every step that the current context lets run.
+    """The program after all steps that run in the current context.
 
-    kind: "graph" or "lower", whose options apply. check(program, name) verifies what a pass made.
+    kind: "graph" or "lower"; its options apply. check(program, name) verifies the result of a pass.
     watch(name, program, changed) sees the program after every step, as instruments do.
     """
     wanted = tuple(_wanted(kind, steps))
@@ -221,7 +220,8 @@ def _phase(kind: str, phase: object) -> str:
 
 
 def _dump(kind: str, steps: Iterable[Callable[[P], P]]) -> list[Instrument]:
-    """What prints the program after some of the steps. Raises PassError for names of none."""
+    """The instrument that prints the program after chosen steps. Raises PassError for unknown
+    names."""
     chosen = option(f"{kind}.dump")
     wanted = chosen or os.environ.get("MLC_DUMP", "")
     if not wanted:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class Instrument:
-    """What a PassContext calls; each of the methods does nothing until it is overridden.
+    """A PassContext calls these methods. Each does nothing until it is overridden.
 
     One instrument may watch passes in several threads at once.
     """
@@ -22,14 +22,14 @@ class Instrument:
         """A pass is about to run."""
 
     def after(self, name: str, program: Any, changed: bool) -> None:
-        """A pass has run; `changed` is False where it returned the program that it was given."""
+        """A pass has run. `changed` is False if it returned the same program object."""
 
     def exit(self) -> None:
         """The context is left."""
 
 
 class TimingInstrument(Instrument):
-    """How long each pass takes: `seconds` and `runs` by pass, `render()` as a table."""
+    """The time of each pass: `seconds` and `runs` by pass, `render()` as a table."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -47,7 +47,7 @@ class TimingInstrument(Instrument):
             self.runs[name] = self.runs.get(name, 0) + 1
 
     def render(self) -> str:
-        """The passes, those that took longest first, in milliseconds."""
+        """A table of the passes with milliseconds, slowest first."""
         total = sum(self.seconds.values())
         rows = [("pass", "runs", "ms", "share")]
         for name, took in sorted(self.seconds.items(), key=lambda item: -item[1]):
@@ -64,8 +64,8 @@ class TimingInstrument(Instrument):
 
 
 class PrintInstrument(Instrument):
-    """Prints the program after passes, those named or all, or "(unchanged)"; with `before`, what
-    they were given too. To stderr, unless `file` says where."""
+    """Prints the program, or "(unchanged)", after the named passes, or after all. With `before`,
+    also prints the program before each. Prints to `file` (default: stderr)."""
 
     def __init__(
         self, passes: Iterable[str] = (), *, before: bool = False, file: TextIO | None = None

@@ -1,4 +1,4 @@
-"""Loops and graphs as Python users write them: TVM's script language, read from its syntax tree.
+"""Loops and graphs written in Python: TVM's script language, read from the syntax tree.
 
     from mlc_deploy.script import graph as R, ir as I, tir as T
 

@@ -21,7 +21,7 @@ def decorated(function: Callable[..., Any], depth: int = 2) -> PrimFunc:
     """The PrimFunc of a function that is decorated `depth` frames above this one.
 
     Free names have their values in the function, or in the scope that defines it, where Python
-    reads annotations. Raises ScriptError.
+    evaluates annotations. Raises ScriptError.
     """
     source, definition = definition_of(function, "@T.prim_func")
     return parse_function(definition, source, names_around(function, depth + 1))[1]

@@ -44,8 +44,8 @@ def Tensor(
     vdevice: Any = None,
     ndim: int = -1,
 ) -> Any:
-    """A type: `R.Tensor((1, "m"), "float32")`. A script may leave the shape out: parameters have
-    dimensions of their own then, and annotations say the dtype alone. vdevice is TVM's and has no
+    """A type: `R.Tensor((1, "m"), "float32")`. A script may leave the shape out. A parameter then
+    gets its own dimensions, and an annotation gives only the dtype. vdevice is TVM's and has no
     effect: there is one device."""
     return Form(None, dtype, ndim) if shape is None else tensor_type(shape, dtype)
 
@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Callable[..., Call]:
 def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
     """The Function that a Python function describes. Raises ScriptError, at line and column.
 
-    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel; one with "Body"
-    is what R.loop or R.branch runs. `private` is TVM's and has no effect.
+    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel. R.loop and
+    R.branch run functions with "Body". `private` is TVM's and has no effect.
     """
     return partial(decorated, depth=1) if definition is None else decorated(definition)
 
@@ -97,7 +97,7 @@ def dim(text: str) -> Dim:
 def call_dps_packed(
     func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
 ) -> CallPacked:
-    """As call_tir, for a registered Python function. pure: it has no side effects."""
+    """Like call_tir, for a registered Python function. pure: it has no side effects."""
     return CallPacked(func, builtins.tuple(args), _types(out), pure)
 
 
@@ -126,7 +126,7 @@ def func_attr(attrs: Mapping[str, Any]) -> None:
 
 def loop(body: Any, args: Sequence[Any], **said: Any) -> Any:
     """`R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False], written=[False])` runs a
-    body turn after turn. graph.CallLoop says what its parts mean."""
+    body turn after turn. graph.CallLoop explains the parts."""
     raise _misplaced("R.loop")
 
 

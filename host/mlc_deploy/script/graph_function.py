@@ -48,7 +48,7 @@ from .graph_words import TYPE, Words
 from .source import Source, definition_of, parameters_of
 from .values import is_vocabulary
 
-IGNORED = ("num_input",)  # an attribute of TVM's: how many parameters are no weights
+IGNORED = ("num_input",)  # an attribute of TVM's: the number of parameters that are no weights
 ATTRIBUTES = (BODY, EXTENTS, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
 STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
@@ -71,7 +71,7 @@ class Primitive:
 @dataclass(frozen=True, slots=True)
 class Around:
     """The values around a function: of names, of the module's functions by their names in the
-    script (a PrimFunc by its key), and of constants by name."""
+    script (for a PrimFunc, its key), and of constants by name."""
 
     names: Mapping[str, Any]
     functions: Mapping[str, str | Primitive]
@@ -112,7 +112,7 @@ def _layers(source: Source) -> dict[int, str]:
 
 
 class _Reader(Words):
-    """A function on its way from the syntax tree into a builder."""
+    """Reads a function from its syntax tree into a builder."""
 
     def __init__(self, definition: ast.FunctionDef, source: Source, around: Around) -> None:
         super().__init__(source, around.names)
@@ -120,7 +120,7 @@ class _Reader(Words):
         self.around = around
         self.builder = BlockBuilder()
         self.scope: dict[str, Value | tuple[Value, ...]] = {}
-        self.inner: set[str] = set()  # names within dataflow blocks that are closed
+        self.inner: set[str] = set()  # names local to closed dataflow blocks
         self.attrs: dict[str, Any] = {}
         self.layers = _layers(source)
 
@@ -166,7 +166,7 @@ class _Reader(Words):
                     yield statement
 
     def named(self, key: str, default: Sequence[str]) -> list[str]:
-        """The names that an attribute says, or default."""
+        """The names in an attribute, or default."""
         names = self.attrs.get(key, default)
         count = len(default)
         if not isinstance(names, (list, tuple)) or [type(n) for n in names] != [str] * count:

@@ -1,4 +1,4 @@
-"""The words of graphs in a syntax tree: which word of R stands somewhere, and the types it says."""
+"""The words of graphs in a syntax tree: recognizes words of R, and reads types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPE = 'x: R.Tensor((1, 16), "float32")'
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What R.Tensor(shape, dtype, ndim=) says, as it stands there; None is left open."""
+    """The arguments of R.Tensor(shape, dtype, ndim=) as written; None for one that is left out."""
 
     shape: Sequence[Any] | None = None
     dtype: Any = None
@@ -37,7 +37,7 @@ class Form:
 
 
 class Words:
-    """What is said with the words of R in a function: `names` are the values around it."""
+    """Reads the words of R in a function. `names` are the values around the function."""
 
     def __init__(self, source: Source, names: Mapping[str, Any]) -> None:
         self.source = source
@@ -65,7 +65,7 @@ class Words:
         raise self.source.error(at, what, mend)
 
     def checked(self, at: ast.AST, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """function's result; its errors point at the tree."""
+        """function's result. Its errors point at the tree."""
         try:
             return function(*args, **named)
         except GraphError as error:
@@ -86,7 +86,7 @@ class Words:
         return made
 
     def form(self, at: ast.expr) -> Form | None:
-        """What R.Tensor says of a type; None where that is not what stands there."""
+        """The arguments of an R.Tensor; None if the expression is no R.Tensor."""
         match at:
             case ast.Call(func, given, keywords) if self.word(func) == "Tensor":
                 pass
@@ -94,7 +94,7 @@ class Words:
                 given, keywords = [], []
             case _:
                 return None
-        # TVM's order, with the dtype first where there is no shape.
+        # TVM's order; without a shape, the dtype comes first.
         order = FORM[1:] if given and isinstance(self.values.value(given[0]), str) else FORM
         said = {key: self.values.value(v) for key, v in zip(order, given, strict=False)}
         for k in keywords:
@@ -115,7 +115,7 @@ class Words:
         return form
 
     def held(self, what: str, made: Sequence[Value], annotation: ast.expr) -> None:
-        """Refuses values that are not what an annotation says."""
+        """Refuses values that do not have the types of an annotation."""
         parts: Sequence[ast.expr] = (annotation,)
         match annotation:
             case ast.Call(func, listed, []) if self.word(func) == "Tuple":

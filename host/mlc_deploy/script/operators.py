@@ -49,7 +49,7 @@ def invert(a: ExprLike) -> Expr:
 
 
 def choose(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
-    """a where condition, else b; both are evaluated."""
+    """a if the condition is true, else b. Both are evaluated."""
     _require_bool(condition, "T.Select")
     x, y = promoted(a, b)
     if not isinstance(condition, Expr):
@@ -60,7 +60,7 @@ def choose(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def choose_lazily(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
-    """a where condition, else b; only the one taken is evaluated."""
+    """a if the condition is true, else b. Only the one taken is evaluated."""
     _require_bool(condition, "T.if_then_else")
     x, y = promoted(a, b)
     if not isinstance(condition, Expr):

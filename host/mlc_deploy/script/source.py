@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ScriptError
 
-AROUND = 48  # characters that are shown of a line to the left of an error
+AROUND = 48  # characters of a line shown to the left of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _part(text: str, column: int, width: int) -> tuple[str, str]:
 
 
 def definition_of(function: Callable[..., Any], decorator: str) -> tuple[Source, ast.FunctionDef]:
-    """The source of a function that is decorated, and its `def`. Raises ScriptError."""
+    """The source of a decorated function, and its `def`. Raises ScriptError."""
     source = source_of(function)
     (definition,) = source.parse().body
     if not isinstance(definition, ast.FunctionDef):

@@ -1,7 +1,7 @@
 """Statements of a script: from syntax trees to loops, blocks and stores.
 
 Scopes are those of the IR: a name that a loop, a block or a `with` binds is known only inside it. A
-name that is bound twice is two variables; the second is called name_1 in the IR.
+name that is bound twice makes two variables; the IR calls the second one name_1.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Statements:
         self.names, self.block_names = Names(), Names({"root"})
         self.matched: dict[str, Buffer] = {}  # the buffers of T.handle parameters
         self.attrs: dict[str, Any] = {}
-        self.symbols: dict[Var, ast.AST] = {}  # where symbolic dimensions are declared
-        self.extents: dict[Var, Expr] = {}  # of the loops around
+        self.symbols: dict[Var, ast.AST] = {}  # symbolic dimensions -> their declarations
+        self.extents: dict[Var, Expr] = {}  # of the surrounding loops
         self.root = Said()
         self.block: Said | None = self.root  # None inside loops and ifs
 
@@ -103,14 +103,14 @@ class Statements:
 
     @contextmanager
     def scope(self, block: Said | None = None) -> Iterator[None]:
-        """Names that are bound inside are unknown after it. Inside, `block` is being read."""
+        """A scope: names bound inside are unknown after it. Its statements belong to `block`."""
         before = self.values.scope, self.block
         self.values.scope, self.block = self.values.scope.new_child(), block
         yield
         self.values.scope, self.block = before
 
     def suite(self, statements: Sequence[ast.stmt]) -> Stmt:
-        """Statements in sequence; a variable's binding holds for those after it."""
+        """Statements in sequence. The binding of a variable holds for the statements after it."""
         done: list[tuple[Var, Expr] | Stmt] = []
         for statement in statements:
             done.extend(self.statement(statement))
@@ -156,7 +156,7 @@ class Statements:
         self, test: ast.expr, then: list[ast.stmt], otherwise: list[ast.stmt]
     ) -> Iterator[tuple[Var, Expr] | Stmt]:
         condition = self.values.condition(test)
-        if isinstance(condition, bool):  # known already: the branch stands for the whole
+        if isinstance(condition, bool):  # known already: only the taken branch remains
             for statement in then if condition else otherwise:
                 yield from self.statement(statement)
             return
@@ -519,7 +519,7 @@ def _cast(dtype: str) -> str:
 
 
 def _belongs(phrase: Phrase) -> str:
-    """Where a phrase belongs."""
+    """The right place for a phrase, as text for a message."""
     match phrase.name:
         case "grid" | "serial" | "parallel" | "vectorized" | "unroll":
             return f"for i in {phrase.text}(…):"

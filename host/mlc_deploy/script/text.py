@@ -27,8 +27,8 @@ def from_script(
     """The function or the module that a text defines.
 
     Several functions without a class are a module, too. Imports of `T`, `R` and `I` and assignments
-    of constants may stand before them. `constants` are the values of constants that graph functions
-    only name; graph.named_constants makes them. Raises ScriptError.
+    of constants may come before them. `constants` has the values of constants that graph functions
+    only name; graph.named_constants makes it. Raises ScriptError.
     """
     source = Source(file, tuple(text.splitlines(keepends=True)))
     scope = _Scope(source, {"T": tir, "I": ir, "R": graph}, constants or {})
@@ -55,7 +55,7 @@ def from_script(
 
 
 class _Scope:
-    """Functions beside each other, and the values of names around them."""
+    """Functions of one scope, and the values of names around them."""
 
     def __init__(self, source: Source, names: dict[str, Any], constants: Mapping[str, Any]) -> None:
         self.source = source
@@ -73,7 +73,7 @@ class _Scope:
     def functions(self, *, whole: bool = False) -> dict[str, PrimFunc | Function]:
         """The functions by their keys in a module. PrimFuncs are read before their callers. A whole
         module must hold every function that is called."""
-        made: dict[str, Parsed] = {}  # by what the script calls them
+        made: dict[str, Parsed] = {}  # by their names in the script
         keys: dict[str, str] = {}
         known: dict[str, str | Primitive] = {}
         around = Around(self.names, known, self.constants)
@@ -112,7 +112,7 @@ class _Scope:
 def _require_decorator(
     definition: ast.FunctionDef | ast.ClassDef, source: Source, wanted: Sequence[str]
 ) -> str:
-    """Which of the wanted decorators it has."""
+    """The decorator of the definition that is one of `wanted`. Raises ScriptError without one."""
     for decorator in definition.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = ast.unparse(called).rpartition(".")[2]
@@ -124,7 +124,7 @@ def _require_decorator(
 
 
 def _constant(statement: ast.stmt, source: Source, names: dict[str, Any]) -> None:
-    """An import of T, R or I, an assignment of a constant, a docstring."""
+    """Reads an import of T, R or I, an assignment of a constant, or a docstring."""
     words: dict[str, ModuleType] = {"tir": tir, "ir": ir, "graph": graph}
     match statement:
         case ast.Pass() | ast.Expr(ast.Constant()):

@@ -186,7 +186,7 @@ def match_buffer(
     scope: str = "global",
     align: int = 64,
 ) -> Buffer:
-    """The buffer that a T.handle parameter is."""
+    """The buffer of a T.handle parameter."""
     raise _misplaced("T.match_buffer")
 
 
@@ -272,7 +272,7 @@ class axis:
 
 
 def where(predicate: ExprLike) -> None:
-    """The block runs only where this holds."""
+    """The block runs only where the predicate is true."""
     raise _misplaced("T.where")
 
 
@@ -323,27 +323,27 @@ def max(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
-    """Integer division towards zero, as C's `/`."""
+    """Integer division towards zero, like C's `/`."""
     return operate("tdiv", a, b)
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
-    """The remainder of truncdiv, as C's `%`."""
+    """The remainder of truncdiv, like C's `%`."""
     return operate("tmod", a, b)
 
 
 def floordiv(a: ExprLike, b: ExprLike) -> Expr:
-    """Integer division towards minus infinity, as Python's `//`."""
+    """Integer division towards minus infinity, like Python's `//`."""
     return operate("//", a, b)
 
 
 def floormod(a: ExprLike, b: ExprLike) -> Expr:
-    """The remainder of floordiv, as Python's `%`."""
+    """The remainder of floordiv, like Python's `%`."""
     return operate("%", a, b)
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
-    """A conversion: T.cast(x, "float32"), as x.astype("float32")."""
+    """A conversion: T.cast(x, "float32"), like x.astype("float32")."""
     return converted(_scalar(dtype), value)
 
 
@@ -355,7 +355,7 @@ def Cast(dtype: str, value: ExprLike) -> Expr:
 
 
 def call_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
-    """An intrinsic by name, of a dtype."""
+    """A call of an intrinsic by name, with a result of this dtype."""
     if not isinstance(name, str):
         raise TypeError(f"an intrinsic's name is a string, not '{name}'")
     return Call(name, tuple(expr(a) for a in args), known_dtype(dtype))
@@ -376,7 +376,7 @@ def Broadcast(value: ExprLike, lanes: int) -> Expr:
 
 
 def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
-    """Lanes of the vectors, which are numbered through, by number."""
+    """A vector of chosen lanes. Lanes are numbered through all given vectors."""
     given = tuple(expr(v) for v in vectors)
     total = sum(dtype_of(v.dtype).lanes for v in given)
     if not lanes or not all(isinstance(n, int) and 0 <= n < total for n in lanes):

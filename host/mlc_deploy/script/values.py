@@ -36,7 +36,7 @@ COMPARE: dict[type[ast.AST], str] = {
 BUILTINS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (abs, bool, float, int, len, max, min, round)
 }
-MOST_SHIFTED = 64  # bits, of a shift in an expression
+MOST_SHIFTED = 64  # most bits of a shift between Python numbers
 
 # Words whose calls only statements understand.
 PHRASES = frozenset(
@@ -96,7 +96,7 @@ def is_vocabulary(value: object) -> bool:
 
 
 def _range(start: Any, stop: Any = None) -> None:
-    """The signature of `range`, as far as loops have it."""
+    """The signature of `range`, as far as loops support it."""
 
 
 class Values:
@@ -148,7 +148,7 @@ class Values:
         return made
 
     def condition(self, at: ast.AST) -> Expr | bool:
-        """A truth value; Python's own where it is known already."""
+        """A condition; a Python bool if it is known already."""
         value = self.value(at)
         if isinstance(value, (Phrase, Word, Region, Buffer)):
             self.refuse(at, f"a condition is expected, not {describe(value)}")
@@ -228,7 +228,7 @@ class Values:
         self.refuse(at, f"name '{name}' is not defined here", ", ".join(near))
 
     def taken(self, at: ast.AST, name: str, value: Any) -> Any:
-        """A value from outside of the function. Refuses kinds that scripts do not take."""
+        """A value from outside of the function. Refuses kinds that scripts do not accept."""
         if isinstance(value, (np.bool_, np.integer, np.floating)):
             return value.item()
         known = value is None or isinstance(value, (str, tuple, list, dict, Expr, Word))
@@ -314,7 +314,7 @@ class Values:
         return Region(base, tuple(low), tuple(one if n is None else n for n in extents))
 
     def intervals(self, at: ast.Subscript, buffer: Buffer) -> tuple[list[Expr], list[Expr | None]]:
-        """The beginnings of an access per dimension, and its extents (None for one element)."""
+        """The starts of an access per dimension, and its extents (None for one element)."""
         parts = at.slice.elts if isinstance(at.slice, ast.Tuple) else [at.slice]
         low: list[Expr] = []
         extents: list[Expr | None] = []
@@ -411,7 +411,7 @@ def _instead(builtin: str) -> str:
 
 
 def describe(value: object) -> str:
-    """What a value is, for messages."""
+    """A description of a value, for messages."""
     match value:
         case Phrase():
             return f"{value.text}(…), which has no value"
