@@ -88,7 +88,7 @@ def _pow(n: OnnxNode) -> Any:
         match float(exponent.value):
             case 2.0:
                 return n.emit("multiply", base, base)
-            case 3.0:
+            case 3.0 if dtype.startswith("float"):
                 return n.emit("multiply", n.emit("multiply", base, base), base)
             case 0.5 if dtype.startswith("float"):
                 return n.emit("sqrt", base)
