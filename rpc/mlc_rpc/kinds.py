@@ -10,9 +10,8 @@ each method's answer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 from mlc_rpc.source import (
@@ -189,7 +188,13 @@ class Many(Kind):
     def take(self, source: Source, family: str, value: Any) -> list[Any]:
         if family is not LIST or not _counts(self.least, value, self.most):
             raise self.refusal(family, value)
-        return _elements(source, repeat(self.of, value))
+        found: list[Any] = []
+        try:
+            for _ in range(value):
+                found.append(self.of.read(source))
+        except Wrong as error:
+            raise error.within(f"[{len(found)}]") from None
+        return found
 
     def __str__(self) -> str:
         return f"a list of {_count(self.least, self.most)}"
@@ -204,20 +209,16 @@ class Row(Kind):
     def take(self, source: Source, family: str, value: Any) -> list[Any]:
         if family is not LIST or value != len(self.of):
             raise self.refusal(family, value)
-        return _elements(source, self.of)
+        found: list[Any] = []
+        try:
+            for each in self.of:
+                found.append(each.read(source))
+        except Wrong as error:
+            raise error.within(f"[{len(found)}]") from None
+        return found
 
     def __str__(self) -> str:
         return f"a list of {len(self.of)}"
-
-
-def _elements(source: Source, kinds: Iterable[Kind]) -> list[Any]:
-    found: list[Any] = []
-    try:
-        for kind in kinds:
-            found.append(kind.read(source))
-    except Wrong as error:
-        raise error.within(f"[{len(found)}]") from None
-    return found
 
 
 KEY = Text(MAX_KEY)

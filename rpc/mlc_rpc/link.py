@@ -193,7 +193,11 @@ class Link:
         with self._state:
             if self._ended:
                 raise self._ended(method)
-            self._register(pending)
+            if self._reads is Reads.NOBODY and not prepared:
+                self._wake_thread()
+            pending.id = self._next_id
+            self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+            self._pending[pending.id] = pending
         try:
             with self._writing:
                 self._write(pending.id, packed, tail, timeout)
@@ -209,14 +213,6 @@ class Link:
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
         return pending
-
-    def _register(self, pending: Pending) -> None:
-        """Gives a request its id. The caller holds `_state`."""
-        if self._reads is Reads.NOBODY and not pending.prepared:
-            self._wake_thread()
-        pending.id = self._next_id
-        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
-        self._pending[pending.id] = pending
 
     def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
         """Writes one request. The caller holds `_writing`. Raises TimeoutError, OSError."""
@@ -378,9 +374,13 @@ class Link:
             with self._state:
                 if self._ended:
                     return
-                pending = Pending(0, "ping", ANSWERS["ping"](None), time.monotonic())
-                self._register(pending)
-            self._write(pending.id, _packed("ping", (None,)), None, timeout)
+                number = self._next_id
+                self._next_id = (number + 1) & 0xFFFFFFFF
+                if self._reads is Reads.NOBODY:
+                    self._wake_thread()
+                kind = ANSWERS["ping"](None)
+                self._pending[number] = Pending(number, "ping", kind, time.monotonic())
+            self._write(number, _packed("ping", (None,)), None, timeout)
         except OSError:  # a timeout too: half a frame was sent
             self._end(self._dead)
             self.transport.close()
@@ -455,7 +455,7 @@ class Link:
             left = (
                 pending.prepared
                 and self.transport.ready is not None
-                and not any(map(_needs_thread, self._pending.values()))
+                and not (self._pending and any(map(_needs_thread, self._pending.values())))
             )
             if left:
                 self._reads = Reads.NOBODY

@@ -107,7 +107,7 @@ class RemoteFunction:
         timeout: float = RUN_SECONDS,
     ) -> Callable[[], Run]:
         """As `repeated`, for `profile` with `total`."""
-        if self._runs_here(threads):
+        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
             return partial(
                 self.profile, *args, total=True, threads=threads, cores=cores, timeout=timeout
             )
@@ -124,7 +124,7 @@ class RemoteFunction:
         """As `repeated_total`, in two parts: the function asks for a run and returns a function
         that waits for it. One run can be asked for while another one is under way; it begins when
         that one has ended. None if this machine takes part in each run."""
-        if self._runs_here(threads):
+        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
             return None
         options = _shared(threads, cores) | {"total": True}
         link = self.module.link
@@ -135,11 +135,6 @@ class RemoteFunction:
             return lambda: Run(tuple(link.wait(pending)["nanoseconds"]), None)
 
         return ask
-
-    def _runs_here(self, threads: int) -> bool:
-        """Whether this machine takes part in each run: by host calls, or by counting."""
-        counts = threads == 1 and self.module.session.counter is not None
-        return counts or bool(self._host_calls)
 
     def _prepared(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float

@@ -102,7 +102,9 @@ class RemoteTensor(Closing):
     def put(self, array: NDArray[Any]) -> None:
         """As `write`, for repeated writes: copies into the tensor's memory if it can be mapped."""
         array = np.asarray(array)
-        elements = self._local()
+        if self._may_map:
+            self.mapped()
+        elements = self._elements
         if elements is None:
             self.write(array)
             return
@@ -117,7 +119,9 @@ class RemoteTensor(Closing):
             return
         if array.dtype != self._carrier or array.size > math.prod(self.shape):
             self._require(array)
-        elements = self._local()
+        if self._may_map:
+            self.mapped()
+        elements = self._elements
         if elements is None:
             self.write_bytes(0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         else:
@@ -132,24 +136,22 @@ class RemoteTensor(Closing):
 
     def number(self) -> int | float | bool:
         """The only element."""
-        elements = self._local()
+        if self._may_map:
+            self.mapped()
+        elements = self._elements
         found: int | float | bool = (self.numpy() if elements is None else elements).item()
         return found
 
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
         """As `numpy`, for repeated reads: copies the tensor's memory if it can be mapped."""
-        elements = self._local()
+        if self._may_map:
+            self.mapped()
+        elements = self._elements
         if elements is None:
             return self.numpy(shape)
         if shape is None or tuple(shape) == self.shape:
             return elements.copy()
         return elements.reshape(-1)[: math.prod(shape)].reshape(shape).copy()
-
-    def _local(self) -> NDArray[Any] | None:
-        """The elements in the tensor's own memory; None if it cannot be mapped."""
-        if self._may_map:
-            self.mapped()
-        return self._elements
 
     def _require(self, array: NDArray[Any]) -> None:
         expected = self._carrier

@@ -55,6 +55,9 @@ def mistakes_at(place: str) -> Iterator[None]:
         raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 
+OTHER_SIZES = "--shape, with other sizes for"
+
+
 @contextmanager
 def open_sizes(inputs: Collection[str]) -> Iterator[None]:
     """Says of a mistake at a node that inputs may have other sizes. Each text names an input."""
@@ -63,7 +66,7 @@ def open_sizes(inputs: Collection[str]) -> Iterator[None]:
     except ImporterError as error:
         if not inputs or error.mend or not isinstance(error.__cause__, ValueError):
             raise
-        mend = f"--shape, with other sizes for {', '.join(inputs)}"
+        mend = f"{OTHER_SIZES} {', '.join(inputs)}"
         raise ImporterError(error.what, where=error.where, mend=mend) from error.__cause__
 
 
