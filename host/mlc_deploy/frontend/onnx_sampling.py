@@ -50,10 +50,24 @@ def is_open(*extents: Dim) -> bool:
     return any(isinstance(e, Expr) for e in extents)
 
 
+def _is_plain(n: OnnxNode) -> bool:
+    """Whether it resizes as Upsample does, instead of with the attributes of opset 11."""
+    return n.op == "Upsample" or n.opset < 11
+
+
+def _transform(n: OnnxNode) -> str:
+    default = "asymmetric" if _is_plain(n) else "half_pixel"
+    return str(n.attr("coordinate_transformation_mode", default))
+
+
+def _rounding(n: OnnxNode) -> str:
+    return str(n.attr("nearest_mode", "floor" if _is_plain(n) else "round_prefer_floor"))
+
+
 def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[Any], list[Any]]:
     """The output extents of the axes, and their scales: None where a run decides them."""
     old = [n.shape()[axis] for axis in axes]
-    if n.op == "Upsample" or n.opset < 11:
+    if _is_plain(n):
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
     elif n.optional(3) is not None and shape_of(n.input(3)) != (0,):
         sizes = n.dims(3, "sizes")
@@ -84,7 +98,7 @@ def _times(n: OnnxNode, extent: Dim, scale: float) -> Dim:
 def _resize(n: OnnxNode) -> Any:
     """Resizes one axis after the other, by indices or weights: constant ones, but of what a run
     decides."""
-    x, rank, plain = n.input(0), len(n.shape()), n.op == "Upsample" or n.opset < 11
+    x, rank = n.input(0), len(n.shape())
     mode = n.attr("mode", "nearest")
     if mode == "nearest" and is_open(*n.shape()):
         repeated = _repeated(n, x)
@@ -92,7 +106,7 @@ def _resize(n: OnnxNode) -> Any:
             return repeated
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
     sizes, scales = _sizes(n, axes)
-    transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
+    transform = _transform(n)
     region = [0.0] * len(axes) + [1.0] * len(axes)
     if transform == "tf_crop_and_resize":
         if not isinstance(n.input(1), Constant):
@@ -127,19 +141,11 @@ def _resize(n: OnnxNode) -> Any:
     return _whole(n, real, n.dtype())
 
 
-def _rounding(n: OnnxNode) -> str:
-    plain = n.op == "Upsample" or n.opset < 11
-    return str(n.attr("nearest_mode", "floor" if plain else "round_prefer_floor"))
-
-
 def _resized_to(n: OnnxNode, x: Value, axis: int, size: Dim, scale: float | None) -> Value:
     """x with another extent along an axis, one of which a run decides; at computed places."""
     extent, size = shape_of(x)[axis], n.extents.own(n, size)
     mode = n.attr("mode", "nearest")
-    transform = n.attr(
-        "coordinate_transformation_mode",
-        "asymmetric" if n.op == "Upsample" or n.opset < 11 else "half_pixel",
-    )
+    transform = _transform(n)
     if mode == "cubic" or n.attr("antialias", 0) or transform not in OPEN_TRANSFORMS:
         raise n.refuse(
             f"an open dimension is resized in mode '{mode}', by '{transform}'",
@@ -188,14 +194,13 @@ def _whole_places(n: OnnxNode, places: Value) -> Value:
 def _repeated(n: OnnxNode, x: Value) -> Value | None:
     """Each element as often as a scale says, of extents that a run decides; None where that is not
     what resizing does."""
-    plain = n.op == "Upsample" or n.opset < 11
-    at = 1 if n.op == "Upsample" or n.opset < 11 else 2
+    at = 1 if _is_plain(n) else 2
     scales: list[float] = n.attr("scales", [])
     if not scales and isinstance(n.optional(at), Constant):
         scales = n.known(at, "scales").tolist()
     rank = len(shape_of(x))
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
-    transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
+    transform = _transform(n)
     fits = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
     whole = len(scales) == len(axes) and all(s == round(s) >= 1 for s in scales)
     if not whole or _rounding(n) not in fits.get(transform, ()):
