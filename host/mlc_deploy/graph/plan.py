@@ -221,12 +221,14 @@ def plan_memory(
     intervals: dict[Value | Binding, Interval] = {}
     for time, call in enumerate(calls):
         for value in (*call.outputs, *call.call.args):
-            root, _ = memory.region(value)
+            root, offset = memory.region(value)
             if isinstance(root, Var) and root not in fixed:
-                begin = intervals[root].begin if root in intervals else time
-                if root in function.params:
-                    begin = 0
-                intervals[root] = Interval(align(root.type.bytes), begin, time)
+                first = Interval(align(root.type.bytes), time, time)
+                before = intervals.get(root, first)
+                # The largest size of n * (m - 4) elements is another as n * m - n * 4.
+                size = max(before.size, align(offset + value.type.bytes))
+                begin = 0 if root in function.params else before.begin
+                intervals[root] = Interval(size, begin, time)
         if parts and parts.get(call):
             intervals[call] = Interval(parts[call], time, time)
     placed = dict(zip(intervals, place_intervals(list(intervals.values())), strict=True))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import te
-from ..ir import Expr
+from ..ir import Expr, const
+from ..te import Tensor
 from .nn import window_extent
 from .registry import Attrs, TensorType
 
@@ -83,6 +84,11 @@ class ConvShape:
         return Window(self.strides, self.dilations, self.pads)
 
     @property
+    def inner(self) -> Window:
+        """The window over data that have their border."""
+        return replace(self.window, pads=(0, 0, 0, 0))
+
+    @property
     def pointwise(self) -> bool:
         """Whether every pixel of the result needs only the pixel at the same place."""
         return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
@@ -104,19 +110,60 @@ class ConvShape:
         return self.channels // self.groups
 
 
+def in_border(
+    x: Tensor, window: Window, kernel: Sequence[int], rows: Sequence[Any], value: float
+) -> Tensor:
+    """A copy of data [N, C, H, W, ...] with a border of `value`, as far as windows of `rows`
+    results (height, width) read: without a guard, where no window reads beyond it."""
+    size, rest = x.shape[2:4], x.shape[4:]
+    read = [
+        (n - 1) * s + (k - 1) * d + 1
+        for n, s, k, d in zip(rows, window.strides, kernel, window.dilations, strict=True)
+    ]
+    top, left, *_ = window.pads
+
+    def element(b: Expr, c: Expr, y: Expr, q: Expr, *lane: Expr) -> Expr:
+        y, q = y - top, q - left
+        inside = te.all_of(y >= 0, y < size[0], q >= 0, q < size[1])
+        return te.if_then_else(inside, x[(b, c, y, q, *lane)], const(value, x.dtype))
+
+    copy: Tensor = te.compute((*x.shape[:2], *read, *rest), element, name="pad")
+    return copy
+
+
+def whole_tiles(width: Any, pixels: int) -> Any:
+    """A width, rounded up to tiles of so many pixels."""
+    return (width + pixels - 1) // pixels * pixels
+
+
+def usual(size: Sequence[Any]) -> tuple[int, ...]:
+    """Extents of a result as numbers: OPEN for those known only at run time."""
+    return tuple(n if isinstance(n, int) else OPEN for n in size)
+
+
+def is_open(size: Sequence[Any]) -> bool:
+    """Whether some extent is known only at run time."""
+    return any(isinstance(n, Expr) for n in size)
+
+
 def static(*types: Any) -> bool:
     return all(isinstance(n, int) for t in types for n in t.shape)
+
+
+def any_batch(of: TensorType) -> bool:
+    """Whether all extents but the first are known."""
+    return all(isinstance(n, int) for n in of.shape[1:])
 
 
 def conv_shape(
     types: Sequence[TensorType], attrs: Attrs, any_size: bool = False
 ) -> ConvShape | None:
     """The convolution of plain data and weights; None if sizes are unknown, or it has a layout
-    already. any_size: batch, height and width may be unknown."""
+    already. The batch may be unknown; any_size: height and width, too."""
     x, w = types[:2]
     if not static(w) or "kernel_layout" in attrs or "data_layout" in attrs:
         return None
-    if not (static(x) or (any_size and isinstance(x.shape[1], int))):
+    if not (any_batch(x) or (any_size and isinstance(x.shape[1], int))):
         return None
     batch, channels, *size = x.shape
     out_channels, _, *kernel = w.sizes

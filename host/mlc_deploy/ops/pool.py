@@ -8,7 +8,7 @@ padding; its taps there are not read, and do not count. max_pool and avg_pool al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,18 @@ def pool_extents(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
         k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
         size = extent + pads[axis] + pads[rank + axis]
         out = window_extent(size, k, s, d, attrs["ceil_mode"])
-        if attrs["ceil_mode"] and isinstance(out, int) and (out - 1) * s >= extent + pads[axis]:
-            out -= 1
+        if attrs["ceil_mode"] and pads[rank + axis] + s > d * (k - 1) + 1:
+            begin_inside = (extent + pads[axis] + s - 1) // s
+            out = _extreme(min, te.minimum, out, begin_inside)
         result.append(out)
     return result
+
+
+def _extreme(
+    of_numbers: Callable[[Any, Any], Any], of_exprs: Callable[[Any, Any], Expr], a: Any, b: Any
+) -> Any:
+    """The smaller or larger of two extents."""
+    return (of_exprs if isinstance(a, Expr) or isinstance(b, Expr) else of_numbers)(a, b)
 
 
 def _check(name: str, shape: Sequence[Any], attrs: Attrs) -> None:
@@ -65,7 +73,7 @@ def _overhang(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
         k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
         size = shape[2 + axis] + attrs["pads"][axis] + attrs["pads"][rank + axis]
         over = (out - 1) * s + d * (k - 1) + 1 - size if attrs["ceil_mode"] else 0
-        result.append(max(over, 0) if isinstance(over, int) else over)
+        result.append(_extreme(max, te.maximum, over, 0))
     return result
 
 

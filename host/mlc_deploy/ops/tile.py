@@ -148,7 +148,19 @@ def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
     """How many of the loops over tiles, outermost first, are tasks: `tasks`, unless the last of
     these has a single turn. Then, if all have a single turn, the next longer loop joins them. If
     they have few turns, it moves outside and is the tasks alone: fused with others, it could not be
-    cut where a guard begins to hold."""
+    cut where a guard begins to hold.
+
+    Only the outermost of them may have an open extent: the turn of a fused loop is divided by the
+    extents inside it, which should be numbers. So tasks end before such a loop; if these are few,
+    it moves outside."""
+    opened = next((n for n in range(1, tasks) if _is_open(sch, outer[n])), None)
+    if opened is not None:
+        before = outer[:opened]
+        if _is_open(sch, outer[0]) or prod(_turns(sch.loop(n)) for n in before) >= FEW_TASKS:
+            return opened
+        outer.insert(0, outer.pop(opened))
+        sch.reorder(*outer)
+        return opened + 1
     after = next((n for n in range(tasks - 1, len(outer) - 1) if not _unit(sch, outer[n])), None)
     if after is None or after < tasks:
         return tasks
@@ -160,6 +172,10 @@ def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
         sch.reorder(*outer)
         return 1
     return tasks
+
+
+def _is_open(sch: Schedule, loop: str) -> bool:
+    return not isinstance(sch.loop(loop).extent, Const)
 
 
 def _unit(sch: Schedule, loop: str) -> bool:

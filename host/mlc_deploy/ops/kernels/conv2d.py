@@ -25,7 +25,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce, dtype_of
 from ...schedule import Schedule
 from ...te import Tensor
-from ..convolution import ConvShape, conv_shape
+from ..convolution import ConvShape, conv_shape, in_border, is_open, whole_tiles
 from ..half import PART, arithmetic, part_sizes, spare_registers, tile_sum
 from ..plan import Packing, fields
 from ..quantize import product, sums_alike
@@ -74,6 +74,12 @@ class ConvBlocks(Convolution):
     work: Work
 
     @property
+    def copied(self) -> bool:
+        """Whether data are copied into a border, so that no tap and no tile has a guard: their
+        size is known only at run time."""
+        return is_open(self.conv.size) and not self.conv.flat
+
+    @property
     def apart(self) -> bool:
         """Whether each tap is summed up over all channels before the next."""
         return not _taps_share(self.conv, self.planes, self.kernel)
@@ -96,13 +102,15 @@ class ConvBlocks(Convolution):
         elif self.apart:
             over = (ky, kx, c, lane)
 
+        window = conv.inner if self.copied else conv.window
+
         def element(b: Expr, f: Expr, *of: Expr) -> Reduce:
             *pixel, l = of  # noqa: E741
             if conv.flat:
                 (p,), inside = pixel, te.all_of()
                 y, q = p // width, p % width
             else:
-                (y, q), inside = conv.window.tap(pixel, (ky, kx), conv.size)
+                (y, q), inside = window.tap(pixel, (ky, kx), conv.size)
             weight, column = (f // vectors, ky, c, kx), f % vectors * lanes + l
             if self.planes:
                 term = product(x[b, c, y, q], w[(*weight, column)], self.kept)
@@ -112,6 +120,9 @@ class ConvBlocks(Convolution):
             return te.sum(term, over, where=inside)
 
         rows = (conv.out_size[0] * width,) if conv.flat else conv.out_size
+        if self.copied:
+            rows = conv.out_size[0], whole_tiles(conv.out_size[1], self.tile.rows)
+            x = in_border(x, conv.window, conv.kernel, rows, 0)
         long = None if self.fills_parts(int(depth)) else c  # type: ignore[arg-type]
         tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, long, "conv2d_tile")
 
@@ -148,7 +159,8 @@ class ConvBlocks(Convolution):
         sch = Schedule(func)
         depth = int(func.buffers[1].shape[2])  # type: ignore[arg-type]
         result = inline_epilogue(sch, "conv2d")
-        sch.fuse_reduction_epilogue("conv2d_tile", result)
+        if not self.copied:
+            sch.fuse_reduction_epilogue("conv2d_tile", result)
         pixels, vectors, lanes = self.tile.rows, self.tile.blocks, self.kernel.lanes
         cuts, tasks = {1: vectors, 3: pixels, 4: lanes}, 3
         if self.conv.flat:
@@ -170,9 +182,19 @@ class ConvBlocks(Convolution):
             row_by_row=self.kernel.by_number,
         )
         prefetch_weights(sch, task, func, self.kernel)
+        if self.copied:
+            _schedule_copy(sch)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)
         return sch.func
+
+
+def _schedule_copy(sch: Schedule) -> None:
+    """Schedules the copy of data of an open size, in vectors, by rows."""
+    batch, channel, *_, lane = sch.get_loops("pad")
+    if sch.block("pad").iters[4:]:
+        sch.vectorize(lane)
+    sch.parallel(sch.fuse(batch, channel))
 
 
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvBlocks | None:

@@ -303,7 +303,7 @@ def _cost(conv: ConvShape, kernel: Microkernel, in_channels: int, planes: bool) 
     of_pixel = in_channels * taps * conv.out_channels / kernel.rate
     if planes:
         of_pixel += TAP * conv.channels * row_width(conv.kernel[1]) * conv.strides[0]
-    return conv.batch * conv.out_size[0] * conv.out_size[1] * of_pixel
+    return conv.usual.batch * conv.out_size[0] * conv.out_size[1] * of_pixel
 
 
 def row_width(taps: int) -> int:

@@ -217,7 +217,7 @@ def plan_depthwise(
             types, attrs, target, packing, BLOCKS, BLOCKS,
             row_shifts=(conv.kernel[0], shifts, groups * together),
         ),
-        cost=each * conv.batch * conv.channels // BLOCK * prod(conv.out_size),
+        cost=each * conv.usual.batch * conv.channels // BLOCK * prod(conv.out_size),
         conv=conv,
         kernel=kernel,
         apart=apart,

@@ -143,7 +143,7 @@ def plan_depthwise(
     kernel = way.kernels[pixels - 1]
     return DepthwiseTaps(
         **in_layouts(types, attrs, target, Packing("OIHW", KERNEL), BLOCKS, BLOCKS),
-        cost=OF_TAP * conv.batch * conv.channels // BLOCK * prod(conv.out_size) * prod(conv.kernel),
+        cost=OF_TAP * conv.usual.batch * conv.channels // BLOCK * prod(conv.out_size) * prod(conv.kernel),
         conv=conv,
         kernel=kernel,
         across=-(-(conv.kernel[1] + pixels - 1) // kernel.depth),

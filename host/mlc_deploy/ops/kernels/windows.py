@@ -14,10 +14,10 @@ loaded row of the data serves all rows of results that read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product as combinations
-from math import prod
+from math import inf, prod
 from operator import add
 from typing import Any
 
@@ -28,7 +28,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
-from ..convolution import ConvShape, Window, conv_shape, static
+from ..convolution import ConvShape, Window, conv_shape, in_border, is_open, usual, whole_tiles
 from ..half import arithmetic, sums
 from ..plan import NARROW, Packing, Plan, fields
 from ..pool import pool_extents, tap_count
@@ -42,6 +42,7 @@ MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
 KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
 ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
 MOST_COPIED = 64  # vectors of a row that one turn copies
+COPIED_AT_ONCE = 4  # vectors that are copied in a turn, where a row's length is open
 STRIP = 1 << 14  # bytes of data, about, that are copied together
 TURN = 5  # instructions of a tile beside its taps, loads and stores
 # Instructions for a tap of a block of int8: scripts/bench/kernels.py, on a Cortex-A72 and -A7, with
@@ -62,24 +63,49 @@ class Windows(Plan):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         result = inline_epilogue(sch, self.stage)
-        schedule = self._in_strips if self.copied else self._in_place
-        schedule(sch, result, *(int(i.extent) for i in sch.block(result).iters[2:4]))  # type: ignore[call-overload]
+        schedule = self._in_strips if self.copied else self._in_registers
+        schedule(sch, result)
         return sch.func
 
-    def _in_place(self, sch: Schedule, result: str, _: int, width: int) -> None:
-        taps = self.kernel[0] * self.kernel[1]
-        schedule_tile(
+    @property
+    def pixels(self) -> int:
+        """Neighbouring results of a tile of floats."""
+        return _pixels(usual(self.out_size)[1], self.kernel, self.strides, self.target)
+
+    def bordered(
+        self, x: Tensor, window: Window, value: float
+    ) -> tuple[Tensor, Window, tuple[Any, Any]]:
+        """Floats as windows read them: the data, the window over these, and the height and width of
+        the sums. Data whose size is known only at run time get a border of `value`, and sums fill
+        whole tiles: so no tap and no tile has a guard."""
+        height, width = self.out_size
+        if not is_open(x.shape[2:4]):
+            return x, window, (height, width)
+        rows = height, whole_tiles(width, self.pixels)
+        inner = replace(window, pads=(0,) * 4)
+        return in_border(x, window, self.kernel, rows, value), inner, rows
+
+    def _in_registers(self, sch: Schedule, result: str) -> None:
+        taps, bordered = self.kernel[0] * self.kernel[1], "pad" in sch.get_blocks()
+        task = schedule_tile(
             sch,
             f"{self.stage}_tile",
             result,
-            {3: _pixels(width, self.kernel, self.strides, self.target), 4: self.lanes},
+            {3: self.pixels, 4: self.lanes},
             lanes=self.lanes,
             steps=taps if taps <= MOST_TAPS else min(self.kernel[1], MOST_ROW_TAPS),
             vector_result=True,
-            tasks=3,
+            tasks=2 if bordered else 3,
         )
+        if bordered:
+            sch.compute_at("pad", task)
+            *_, pixel, lane = sch.get_loops("pad")
+            _, some = sch.split(pixel, [None, COPIED_AT_ONCE])
+            sch.unroll(some)
+            sch.vectorize(lane)
 
-    def _in_strips(self, sch: Schedule, result: str, height: int, width: int) -> None:
+    def _in_strips(self, sch: Schedule, result: str) -> None:
+        height, width = usual(self.out_size)
         taps, wide = self.kernel[0] * self.kernel[1], self.target.arch == "aarch64"
         apart = self.strides[1] > 1
         row = (width * self.strides[1] + self.kernel[1]) * self.strides[0] * BLOCK
@@ -134,26 +160,34 @@ class DepthwiseBlocks(Windows):
     conv: ConvShape
     narrow: bool
 
+    @property
+    def out_size(self) -> tuple[Any, Any]:
+        return self.conv.out_size
+
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, C/c, H, W, c] of data [N, C/c, H, W, c] and filters [C/c, KH, KW, 1, c]; of 8 bits in
         int32."""
         x, _ = inputs
-        shape = (*x.shape[:2], *self.conv.out_size, self.lanes)
-        element = self._sum_of_bytes(*inputs) if self.copied else self._sum(*inputs)
-        tile = te.compute(shape, element, name="depthwise_tile")
+        shape = (*x.shape[:2], *self.out_size, self.lanes)
+        if self.copied:
+            tile = te.compute(shape, self._sum_of_bytes(*inputs), name="depthwise_tile")
+        else:
+            tile = self._sums(*inputs)
         dtype = tile.dtype if self.copied else x.dtype
         return [te.compute(shape, lambda *i: tile[i].astype(dtype), name="depthwise")]
 
-    def _sum(self, x: Tensor, w: Tensor) -> Callable[..., Expr]:
+    def _sums(self, x: Tensor, w: Tensor) -> Tensor:
+        data, window, rows = self.bordered(x, self.conv.window, 0)
         kept = arithmetic(x.dtype, self.target)
         ky, kx = (te.reduce_axis((0, n), k) for n, k in zip(self.kernel, ("ky", "kx"), strict=True))
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
-            (y, q), inside = self.conv.window.tap((y, q), (ky, kx), self.conv.size)
-            value = product(x[b, c, y, q, l], w[c, ky, kx, 0, l], kept)
+            (y, q), inside = window.tap((y, q), (ky, kx), self.conv.size)
+            value = product(data[b, c, y, q, l], w[c, ky, kx, 0, l], kept)
             return te.sum(value, (ky, kx), where=inside)
 
-        return element
+        sums: Tensor = te.compute((*x.shape[:2], *rows, self.lanes), element, name="depthwise_tile")
+        return sums
 
     def _sum_of_bytes(self, x: Tensor, w: Tensor) -> Callable[..., Expr]:
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.strides, self.conv.dilations
@@ -180,10 +214,12 @@ def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwiseBlocks | None:
     """None unless the channels divide into blocks; a block of floats is a vector."""
-    conv = conv_shape(types, attrs)
+    conv = conv_shape(types, attrs, any_size=True)
     if conv is None or not conv.depthwise:
         return None
     dtypes, copied = {t.dtype for t in types}, conv.dtype in BYTES
+    if copied and is_open(conv.size):
+        return None
     lanes = BLOCK if copied else block(conv.dtype, target)
     if copied and (dtypes - set(BYTES) or target.lanes("int8") < BLOCK):
         return None
@@ -193,7 +229,7 @@ def plan_depthwise(
         return None
     blocks, packing = f"NCHW{lanes}c", Packing("OIHW", f"OHWI{lanes}o")
     result, window = (
-        (conv.batch * conv.channels // lanes, *conv.out_size),
+        (conv.usual.batch * conv.channels // lanes, *conv.usual.out_size),
         (conv.kernel, conv.strides),
     )
     each = OF_TAP[target.arch] * prod(conv.kernel)
@@ -265,7 +301,7 @@ def plan_depthwise_planes(
         return None
     lanes = block(conv.dtype, target)
     height, width = conv.out_size
-    result = (conv.batch * conv.channels, height, -(-width // lanes))
+    result = (conv.usual.batch * conv.channels, height, -(-width // lanes))
     return DepthwisePlanes(
         **fields("conv2d", types, attrs, target),
         cost=instructions(result, conv.kernel, conv.strides, target),
@@ -279,6 +315,10 @@ def plan_depthwise_planes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Windows):
+    """out_size: height and width of the result."""
+
+    out_size: tuple[Any, Any]
+
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"{self.op}_blocks"
@@ -287,20 +327,24 @@ class Pool(Windows):
         """[N, C/c, H, W, c]"""
         (x,) = inputs
         average, attrs, size = self.op == "avg_pool", self.attrs, x.shape[2:4]
+        shape: tuple[Any, ...] = (*x.shape[:2], *self.out_size, self.lanes)
+        rows = self.out_size
         taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(self.kernel)]
         kept = sums(x.dtype) if average else arithmetic(x.dtype, self.target)
-        window, data = reach(size, attrs), rows_of(x, (0, 0, 0, 0), 0)
+        window = reach(size, attrs)
         if self.copied:
             data = rows_of(x, window.pads, int(value_range(x.dtype)[0]))
-            window = Window(window.strides, window.dilations, (0, 0, 0, 0))
+            window = replace(window, pads=(0,) * 4)
+        else:
+            read, window, rows = self.bordered(x, window, 0 if average else -inf)
+            data = rows_of(read, (0, 0, 0, 0), 0)
         over = te.sum if average else te.max
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
             (y, q), inside = window.tap((y, q), taps, size)
             return over(data(b, c, y, q, l).astype(kept), taps, where=inside)
 
-        shape = (*x.shape[:2], *pool_extents(x.shape[:4], attrs), self.lanes)
-        tile = te.compute(shape, element, name="pool_tile")
+        tile = te.compute((*x.shape[:2], *rows, self.lanes), element, name="pool_tile")
 
         def result(*i: Expr) -> Any:
             count = tap_count(x.shape[:4], attrs, i).astype(kept) if average else None
@@ -314,17 +358,23 @@ def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
     max_pool."""
     (x,) = types
     copied = x.dtype in BYTES and op == "max_pool"
-    if not static(x) or len(x.shape) != 4 or not (copied or x.dtype in BLOCKED):
+    if len(x.shape) != 4 or not (copied or x.dtype in BLOCKED) or not isinstance(x.shape[1], int):
         return None
     lanes = BLOCK if copied else block(x.dtype, target)
-    if lanes == 1 or x.sizes[1] % lanes or (copied and target.lanes("int8") < BLOCK):
+    batch, channels, *size = x.shape
+    if lanes == 1 or channels % lanes or (copied and target.lanes("int8") < BLOCK):
+        return None
+    if copied and is_open(size):
         return None
     blocks, window = f"NCHW{lanes}c", (tuple(attrs["kernel"]), tuple(attrs["strides"]))
-    result = (prod(x.sizes[:2]) // lanes, *pool_extents(x.shape, attrs))
+    images = batch if isinstance(batch, int) else 1
+    height, width = pool_extents(x.shape, attrs)
+    result = (images * channels // lanes, *usual((height, width)))
     return Pool(
         **fields(op, types, attrs, target, data=blocks, result=blocks, layout=blocks),
         cost=instructions(result, *window, target),
         stage="pool",
+        out_size=(height, width),
         lanes=lanes,
         kernel=window[0],
         strides=window[1],
@@ -339,7 +389,8 @@ def reach(size: Sequence[Any], attrs: Attrs) -> Window:
     for n, extent in enumerate(pool_extents((1, 1, *size), attrs)):
         last = (extent - 1) * strides[n] - attrs["pads"][n]
         last += dilations[n] * (attrs["kernel"][n] - 1)
-        ends.append(max(0, last + 1 - size[n]))
+        over = last + 1 - size[n]
+        ends.append(max(0, over) if isinstance(over, int) else over)
     return Window(strides, dilations, (*attrs["pads"][:rank], *ends))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mlc_targets import Target
 
-from ...ir import PrimFunc, dtype_of, walk
+from ...ir import PrimFunc, walk
 from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
@@ -106,7 +106,7 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
         return Decision(None, f"its channels do not divide into blocks of {numbers.lanes}")
     exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
     best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
-    weights = w.elements * dtype_of(w.dtype).bits // 8
+    weights = w.bytes
     most = direct.cost + PER_BYTE[target.arch] * weights
     share = best.cost / most
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
@@ -168,7 +168,7 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
     for rows in range(1, down + 1):
         if down % rows:
             continue
-        tiles, strips = rows * across, conv.batch * (down // rows)
+        tiles, strips = rows * across, conv.usual.batch * (down // rows)
         panel = numbers.size * conv.channels * numbers.lanes
         kernel, work = numbers.kernel, Work(tiles, out_blocks, 1, spare, panel)
         best = best_tile(kernel, work, target)
