@@ -14,6 +14,7 @@ from ..arith import equal, simplify_expr
 from ..ir import Dim, Expr, ExprLike, Var, binary, dtype_of, free_vars, substitute
 from ..ir.nodes import dim
 from ..ops import TensorType
+from ..ops.registry import simplest
 
 OPERATORS: Mapping[type[ast.AST], str] = {
     ast.Add: "+",
@@ -67,8 +68,7 @@ def simplified(t: TensorType) -> TensorType:
     """t with its dimensions in their simplest form."""
     if all(isinstance(d, int) for d in t.shape):
         return t
-    return TensorType(tuple(dim(simplify_expr(d, {})) if isinstance(d, Expr) else d
-                            for d in t.shape), t.dtype)  # fmt: skip
+    return TensorType(tuple(map(simplest, t.shape)), t.dtype)
 
 
 def same_dim(a: Dim, b: Dim) -> bool:

@@ -95,9 +95,9 @@ class ConvShape:
 
     @property
     def flat(self) -> bool:
-        """Whether the pixels of all rows are one dimension: the convolution is pointwise, and the
-        width is known."""
-        return self.pointwise and isinstance(self.size[1], int)
+        """Whether the pixels of all rows are one dimension: the convolution is pointwise, and its
+        size is known."""
+        return self.pointwise and not is_open(self.size)
 
     @property
     def depthwise(self) -> bool:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..arith import simplify_expr
 from ..ir import Dim, Expr, dtype_of
 from ..ir.nodes import dim
+from ..ir.structural import content
 from ..te import Tensor, placeholder
 
 Attrs = Mapping[str, Any]
@@ -185,8 +186,12 @@ def _infer(
 
 
 def simplest(extent: Dim) -> Dim:
-    """An extent in its simplest form."""
-    return dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else extent
+    """An extent in its simplest form. Equal extents are one expression: types with them are equal."""
+    found = dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else extent
+    return _extents.setdefault(content(found), found) if isinstance(found, Expr) else found
+
+
+_extents: dict[bytes, Expr] = {}  # by content: they live on, as the symbols of dimensions do
 
 
 def compute(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:

@@ -77,7 +77,7 @@ class ConvBlocks(Convolution):
     def copied(self) -> bool:
         """Whether data are copied into a border, so that no tap and no tile has a guard: their
         size is known only at run time."""
-        return is_open(self.conv.size) and not self.conv.flat
+        return is_open(self.conv.size[1:] if self.conv.pointwise else self.conv.size)
 
     @property
     def apart(self) -> bool:

@@ -70,7 +70,7 @@ class Windows(Plan):
     @property
     def pixels(self) -> int:
         """Neighbouring results of a tile of floats."""
-        return _pixels(usual(self.out_size)[1], self.kernel, self.strides, self.target)
+        return _pixels(self.out_size[1], self.kernel, self.strides, self.target)
 
     def bordered(
         self, x: Tensor, window: Window, value: float
@@ -129,11 +129,15 @@ class Windows(Plan):
             sch.tune_for(model)
 
 
-def _pixels(width: int, kernel: Sequence[int], strides: Sequence[int], target: Target) -> int:
-    """Pixels in a tile of floats: sums, a row of filters and its data fit into registers."""
+def _pixels(width: Any, kernel: Sequence[int], strides: Sequence[int], target: Target) -> int:
+    """Pixels in a tile of floats: sums, a row of filters and its data fit into registers. Where the
+    width is known only at run time, tiles are small, for little of the last one is wasted."""
     wide = target.vector_registers >= 32
     most = 14 if wide else 7 if kernel[1] <= 3 else 4
-    return even_cut(width, (8 if wide else 4) if strides[1] > 1 else most)
+    some = 8 if wide else 4
+    if not isinstance(width, int):
+        return some
+    return even_cut(width, some if strides[1] > 1 else most)
 
 
 def instructions(
