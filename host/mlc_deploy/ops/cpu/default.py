@@ -19,6 +19,7 @@ from ...arith import Linear, linear
 from ...arith.linear import Atom, Quotient, Remainder
 from ...errors import ScheduleError
 from ...ir import (
+    MOST,
     Block,
     Call,
     Const,
@@ -33,6 +34,7 @@ from ...ir import (
     Var,
     statements,
     substitute,
+    symbols_of,
     walk,
 )
 from ...ir.build import strides_of
@@ -354,6 +356,10 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     neighbours = {_step(r, bindings, innermost) for r in block.reads} in ({1}, {0, 1})
     if not reduces or not neighbours or _vector_loop(sch, name, lanes, apart=False):
         return sch
+    if MOST not in sch.func.attrs and any(symbols_of(r.buffer) for r in block.writes):
+        return (
+            sch  # the parts of all results have a place in memory only if their number is bounded
+        )
     trial = sch.copy()
     try:
         _, lane = trial.split(loops[-1], [None, lanes])
