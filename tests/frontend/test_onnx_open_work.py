@@ -28,6 +28,8 @@ LAYERS: dict[str, tuple[str, float]] = {
     "sum": ("float[16, n] x) => (float[16, 1] y) { y = ReduceSum(x, last)", 1.2),
     "product": ("float[16, n] x) => (float[16, 1] y) { y = ReduceProd(x, last)", 1.2),
     "sum of all": ("float[n, 8] x) => (float[1, 1] y) { y = ReduceSum(x)", 1.2),
+    "squares": ("float[n, 6] x) => (float[1, 1] y) { y = ReduceSumSquare(x)", 1.2),
+    "rows": ("float[n, 6] x) => (float[n, 1] y) { y = ReduceMean(x, last)", 1.2),
     "largest of bytes": ("int8[16, n] x) => (int8[16, 1] y) { y = ReduceMax(x, last)", 1.3),
     "halves": ("float16[16, n] x) => (float16[16, 1] y) { y = ReduceMean(x, last)", 1.2),
     "place": ("float[16, n] x) => (int64[16, 1] y) { y = ArgMax <axis = 1> (x)", 1.2),
@@ -37,6 +39,26 @@ LAYERS: dict[str, tuple[str, float]] = {
     "log": ("float[16, n] x) => (float[16, n] y) { y = LogSoftmax(x)", 1.2),
     "channels": ("float[1, 8, n, 5] x) => (float[1, 8, 1, 1] y) { y = GlobalAveragePool(x)", 1.3),
     "unit": ("float[16, n] x) => (float[16, n] y) { y = LpNormalization(x)", 1.2),
+    "heads": (
+        """float[1, n, 4, 32] x) => (float[1, 4, n, 32] y) {
+        y = Transpose <perm = [0, 2, 1, 3]> (x)""",
+        1.2,
+    ),
+    "blocks": (
+        "float[1, 16, 20, n] x) => (float[1, 4, 40, m] y) { y = DepthToSpace <blocksize = 2> (x)",
+        1.2,
+    ),
+    "twice": (
+        """float[1, 2, 20, n] x) => (float[1, 2, 40, m] y) {
+        s = Constant <value = float[4] {1, 1, 2, 2}> ()  y = Resize <mode = "nearest"> (x, , s)""",
+        1.2,
+    ),
+    "columns": (
+        """float[64, n] x) => (float[n, 48] y) {
+        s = Constant <value = int64[2] {64, 48}> ()
+        w = ConstantOfShape <value = float[1] {0.5}> (s)  y = Gemm <transA = 1> (x, w)""",
+        1.2,
+    ),
 }
 
 

@@ -108,7 +108,7 @@ class _Partition:
                     cuts = self.cuts(m, ranges)
                     if cuts:
                         return self.cut(m, min(cuts), ranges)
-                found = _symbolic_cut(m, inside) if m.kind == "serial" else None
+                found = _symbolic_cut(m, inside) if m.kind in ("serial", "parallel") else None
                 if found is not None and any(n in self.dimensions for n in walk(found.surely)):
                     return self.cut_at(m, found, ranges)
                 return with_body(m, self.visit(m.body, inside))
@@ -205,6 +205,8 @@ class _Partition:
             end = simplify_expr(binary("min", at.never, end), ranges)
             rest = _last_turn(at.guards, loop)
         shifted = substitute(rest, {loop.var: loop.var + turn})
+        if loop.kind == "parallel":  # a turn is much work
+            shifted = self.visit(shifted, {**known, loop.var: (0, None)})
         tail = For(loop.var, end - turn, "serial", shifted, loop.annotations)
         whole = simplify_expr(
             binary("max", binary("min", at.surely, loop.extent), const(0, loop.var.dtype)), ranges
