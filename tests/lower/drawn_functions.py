@@ -189,6 +189,32 @@ def scratch(rng: Random) -> Drawn:
     return _drawn(sch.func, [rows, np.zeros((8, 12), np.float32)])
 
 
+def open_rows(rng: Random) -> Drawn:
+    """Sums of rows of a length that the program does not know, in four parts each."""
+    func = from_script("""
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def main(n: T.int32, a: T.handle, B: T.Buffer((3,), "float32")):
+    A = T.match_buffer(a, (3, n), "float32")
+    for i, k in T.grid(3, n):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                B[vi] = 0.0
+            B[vi] = B[vi] + A[vi, vk]
+""")
+    assert isinstance(func, PrimFunc)
+    sch = Schedule(func)
+    turns, lane = sch.split("k", [None, 4])
+    parts = sch.rfactor(lane, 1)
+    sch.decompose_reduction(parts, turns)
+    sch.vectorize(lane)
+    size = rng.randrange(50)
+    rows = np.arange(3 * size, dtype=np.float32).reshape(3, size)
+    return _drawn(sch.func, [np.array(size), rows, np.zeros(3, np.float32)])
+
+
 def _drawn(func: PrimFunc, given: list[NDArray[Any]]) -> Drawn:
     expected = [a.copy() for a in given]
     run(func, *expected)
@@ -197,4 +223,4 @@ def _drawn(func: PrimFunc, given: list[NDArray[Any]]) -> Drawn:
 
 def function(seed: int) -> Drawn:
     rng = Random(seed)
-    return rng.choice((flat, flat, flat, scheduled, scratch))(rng)
+    return rng.choice((flat, flat, flat, scheduled, scratch, open_rows))(rng)

@@ -21,6 +21,7 @@ from mlc_deploy.schedule import (
     sampling,
     tree,
 )
+from mlc_deploy.script import from_script
 from tests.schedule.small_programs import chain, endless, matmul, rows, symbolic
 from tests.schedule.test_refusals import _refusals_in, case, prepared, refusal
 
@@ -89,6 +90,25 @@ def guarded_rows() -> PrimFunc:
     return te.create_prim_func([a, s])
 
 
+def triangle() -> PrimFunc:
+    """Sums of the elements left of a diagonal."""
+    func = from_script(
+        """
+@T.prim_func
+def f(A: T.Buffer((6, 10), "float32"), S: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 10):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            T.where(k < i)
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + A[vi, vk]
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    return func
+
+
 def squares() -> PrimFunc:
     """A product of one matrix with itself: its dimensions mean different iterations."""
     a = te.placeholder((6, 6), name="A")
@@ -104,7 +124,7 @@ REFUSALS = {
         case(guarded_rows, ("rfactor", "k", 0)),
         case(matmul, ("reverse_compute_at", "D", "i"), ("rfactor", "k", 0)),
         case(rows, ("fuse", "i", "k"), ("rfactor", "i_k_fused", 0)),
-        case(rows, ("split", "k", (None, 16)), ("rfactor", "k_1", 0)),
+        case(triangle, ("rfactor", "k", 0)),
         case(rows, ("rfactor", "k", 2)),
         case(symbolic_rows, ("rfactor", "k", 0)),
     ],

@@ -201,3 +201,31 @@ def f(X: T.Buffer((3, 8), "int32"), B: T.Buffer((3,), "int32"), Y: T.Buffer((3,)
     run(sch.func, x, b, parts)
     run(func, x, b, whole)
     np.testing.assert_array_equal(parts, whole)
+
+
+@pytest.mark.parametrize("combined", ["{} + {}", "{} * {}", "T.min({}, {})", "T.max({}, {})"])
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 9])
+def test_parts_begin_where_a_guard_skips_all_their_steps(combined: str, size: int) -> None:
+    """rfactor of an open extent: with fewer elements than parts, some parts keep their init."""
+    func = from_script(
+        f"""
+@T.prim_func
+def f(x: T.handle, Y: T.Buffer((3,), "int32"), n: T.int32):
+    X = T.match_buffer(x, (3, n), "int32")
+    for i, k in T.grid(3, n):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[vi] = 2
+            Y[vi] = {combined.format("Y[vi]", "X[vi, vk]")}
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    sch = Schedule(func)
+    _, inner = sch.split("k", [None, 4])
+    sch.rfactor(inner, 1)
+    x = np.random.default_rng(size).integers(-3, 4, (3, size), np.int32)
+    parts, whole = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    run(sch.func, x, parts, size)
+    run(func, x, whole, size)
+    np.testing.assert_array_equal(parts, whole)

@@ -242,7 +242,7 @@ def test_refusals(primitive: str, golden: Callable[..., None]) -> None:
 
 
 # Refusals that other tests reach: of blocks in blocks, and rfactor's.
-ELSEWHERE = ("rfactor", "_combiner", "_require_every_part_begins", "require_leaf", "find_outermost")
+ELSEWHERE = ("rfactor", "_combiner", "_skipping_parts", "require_leaf", "find_outermost")
 
 
 def test_every_refusal_is_shown() -> None:

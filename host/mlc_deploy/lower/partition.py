@@ -108,7 +108,7 @@ class _Partition:
                     cuts = self.cuts(m, ranges)
                     if cuts:
                         return self.cut(m, min(cuts), ranges)
-                found = _symbolic_cut(m, inside) if m.kind == "serial" else None
+                found = _symbolic_cut(m, inside) if m.kind in ("serial", "parallel") else None
                 if found is not None and any(n in self.dimensions for n in walk(found.surely)):
                     return self.cut_at(m, found, ranges)
                 return with_body(m, self.visit(m.body, inside))
@@ -200,10 +200,13 @@ class _Partition:
         turn = Var(self.names.fresh(f"{loop.name}_main"), loop.var.dtype)
         head = For(loop.var, turn, "serial", _without(at.guards, loop.body), loop.annotations)
         known = {**ranges, turn: (0, expr_bounds(loop.extent, ranges)[1])}
-        end = loop.extent
-        if _all_under(at.guards, loop.body):
+        end, rest = loop.extent, loop.body
+        if _all_under(at.guards, rest):
             end = simplify_expr(binary("min", at.never, end), ranges)
-        shifted = substitute(loop.body, {loop.var: loop.var + turn})
+            rest = _last_turn(at.guards, loop)
+        shifted = substitute(rest, {loop.var: loop.var + turn})
+        if loop.kind == "parallel":  # a turn is much work
+            shifted = self.visit(shifted, {**known, loop.var: (0, None)})
         tail = For(loop.var, end - turn, "serial", shifted, loop.annotations)
         whole = simplify_expr(
             binary("max", binary("min", at.surely, loop.extent), const(0, loop.var.dtype)), ranges
@@ -274,9 +277,36 @@ def _all_under(guards: Set[Expr], s: Stmt) -> bool:
     match s:
         case If(condition, _, None) if guards & set(conjuncts(condition)):
             return True
+        case Store() if (kept := where_kept(s)) is not None:
+            return _all_under(guards, kept)
         case Store() | Evaluate():
             return False
     return all(_all_under(guards, c) for c in children(s) if isinstance(c, Stmt))
+
+
+def _last_turn(guards: Set[Expr], loop: For) -> Stmt:
+    """for l in vectorized(n): if n*i + l < b: S   =>   for l in range(min(b - n*i, n)): S
+
+    in the body of a loop i, for the guards under which everything in it is: in the turn after the
+    last whole one, some of the lanes run.
+    """
+    inside = {n.var for n in walk(loop.body) if isinstance(n, For)}
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, For) and m.kind == "vectorized" and isinstance(m.extent, Const):
+            for guard in guards:
+                form = below_zero(guard, {})
+                if form is None or form.terms.get(m.var) != 1:
+                    continue
+                rest = to_expr(form.without(m.var).times(-1), m.var.dtype)
+                alone = not any(n in inside for n in walk(rest))
+                if alone and form.terms.get(loop.var, 0) >= int(m.extent):
+                    lanes = binary("min", rest, m.extent)
+                    return For(m.var, lanes, "serial", _without({guard}, m.body), m.annotations)
+        return rebuild(m, visit) if isinstance(m, Stmt) else m
+
+    done: Stmt = visit(loop.body)
+    return done
 
 
 def _without(guards: Set[Expr], s: Stmt) -> Stmt:

@@ -30,6 +30,7 @@ from .prefetch import insert_prefetches
 from .scratch import align_rows, double_buffers
 from .storage import share_storage
 from .unroll import unroll_as_asked, unroll_loops, unroll_registers
+from .unroll_open import unroll_open_loops
 from .vectorize import vectorize_loops
 
 
@@ -61,6 +62,7 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     unroll_registers,  # after vectorize, which may leave loops over lanes
     unroll_as_asked,  # after vectorize: a vector's lanes count as one statement
     unroll_loops,  # late, so that the passes above see each statement once
+    unroll_open_loops,  # last: a turn is the vectors that the passes above made of it
     remove_no_ops,
     check_bounds,  # before simplify, which drops the checks that always hold
     simplify_body,

@@ -21,6 +21,7 @@ from ..ir import (
     all_of,
     binary,
     const,
+    if_then_else,
     is_const,
     load,
     same_expr,
@@ -143,6 +144,9 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     The loop r over a part of the reduction becomes a spatial loop of a block of its own,
     `<block>_rf`, whose buffer has r as dimension number factor_axis; the block itself then reduces
     over r alone (Suriana et al., "Parallel associative reductions in Halide", 2017).
+
+    Where a guard may skip all steps of a part, the part must begin all the same: the guard leaves
+    the predicate, and a step that it skips keeps the part as it is.
     """
     primitive = "rfactor"
     path = find_loop(func, loop, primitive)
@@ -165,7 +169,7 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
         refuse(primitive, f"other blocks share loops with block '{target.name}'", nest[0])
     if outer.var in bound_to(target, "spatial"):
         refuse(primitive, f"loop '{loop}' is bound to spatial iterations too", outer)
-    _require_every_part_begins(primitive, target, outer, nest)
+    skipping = _skipping_parts(target, outer, nest)
     (out,) = {w.buffer for w in target.writes}
     if not 0 <= factor_axis <= out.ndim:
         refuse(
@@ -178,7 +182,9 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     shape.insert(factor_axis, int(outer.extent))
     partial = out.replace(name=names.fresh(f"{out.name}_rf"), shape=tuple(shape), strides=None)
     extents = {o.var: o.extent for o in nest}
-    rf = _partial_block(target, outer, extents, partial, factor_axis, place, combine, value, names)
+    rf = _partial_block(
+        target, outer, extents, partial, factor_axis, place, combine, value, skipping, names
+    )
     rf = with_fields(rf, name=block_names_of(func).fresh(f"{target.name}_rf"))
     final = _final_nest(target, outer, partial, out, factor_axis, place, combine, names)
     func = replace(func, target, rf)
@@ -199,23 +205,28 @@ def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]
     refuse(primitive, f"block '{block.name}' is not of the form B[i] = B[i] op value", block)
 
 
-def _require_every_part_begins(
-    primitive: str, block: Block, outer: For, nest: Sequence[For]
-) -> None:
-    """Refuses unless the predicate lets every part's first step run: the init comes with it."""
-    if is_const(block.predicate, True):
-        return
-    reduced = bound_to(block, "reduce") - {outer.var}
-    first = substitute(block.predicate, {v: const(0, v.dtype) for v in reduced})
+def _skipping_parts(block: Block, outer: For, nest: Sequence[For]) -> list[Expr]:
+    """The conditions of the predicate that may fail in a part's first step, with which it begins.
+    Refuses those that depend on results too."""
+    reduced = bound_to(block, "reduce")
+    first = {v: const(0, v.dtype) for v in reduced - {outer.var}}
     ranges = loop_ranges(nest)
-    for condition in conditions(with_fields(block, predicate=first)):
-        if outer.var in vars_in(condition) and not is_const(simplify_expr(condition, ranges), True):
+    skipping = [
+        condition
+        for condition in conditions(block)
+        if outer.var in vars_in(condition)
+        and not is_const(simplify_expr(substitute(condition, first), ranges), True)
+    ]
+    for condition in skipping:
+        if vars_in(condition) & bound_to(block, "spatial"):
             refuse(
-                primitive,
-                f"block '{block.name}' skips whole turns of loop '{outer.name}': {condition}",
+                "rfactor",
+                f"block '{block.name}' skips whole turns of loop '{outer.name}' for some results: "
+                f"{condition}",
                 block,
                 "split by a factor that divides the extent",
             )
+    return skipping
 
 
 def _partial_block(
@@ -227,9 +238,11 @@ def _partial_block(
     place: tuple[Expr, ...],
     combine: str,
     value: Expr,
+    skipping: Sequence[Expr],
     names: Names,
 ) -> Block:
-    """The block that reduces over everything but the loop."""
+    """The block that reduces over everything but the loop. A step in which a condition of
+    `skipping` fails keeps the part."""
     iters: list[IterVar] = []
     values: dict[Var, Expr] = {}
     loops: dict[Var, IterVar] = {}
@@ -248,9 +261,15 @@ def _partial_block(
         values[i.var] = substitute(i.binding, inner)
     at = list(place)
     at.insert(axis, part.var)
-    store = Store(partial, tuple(at), binary(combine, load(partial, at), substitute(value, values)))
+    holds = substitute(all_of(*skipping), {v: i.var for v, i in loops.items()})
+    kept = load(partial, at)
+    combined = binary(combine, kept, substitute(value, values))
+    store = Store(partial, tuple(at), if_then_else(holds, combined, kept))
     init = Store(partial, tuple(at), _neutral(block, combine))
-    return refreshed(with_fields(block, iters=(*iters, *loops.values()), body=store, init=init))
+    left = all_of(*(c for c in conditions(block) if c not in skipping))
+    return refreshed(
+        with_fields(block, iters=(*iters, *loops.values()), body=store, init=init, predicate=left)
+    )
 
 
 def _neutral(block: Block, combine: str) -> Expr:

@@ -19,6 +19,7 @@ from ...arith import Linear, linear
 from ...arith.linear import Atom, Quotient, Remainder
 from ...errors import ScheduleError
 from ...ir import (
+    MOST,
     Block,
     Call,
     Const,
@@ -33,6 +34,7 @@ from ...ir import (
     Var,
     statements,
     substitute,
+    symbols_of,
     walk,
 )
 from ...ir.build import strides_of
@@ -194,7 +196,23 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     for loop in outer:
         total *= _extent(sch, loop)
     if total >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
+        outer = _in_chunks(sch, outer, elements)
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+
+
+def _in_chunks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
+    """The loops to fuse into tasks, of which a turn makes so many elements. The turns of an open
+    loop inside others are many to a task: each task divides its number by the open extent."""
+    several = [n for n in outer if _extent(sch, n) > 1]
+    inner = [n for n in several[1:] if not isinstance(sch.loop(n).extent, Const)]
+    if not inner:
+        return outer
+    at = outer.index(inner[-1])
+    turns = CHUNK // prod((elements, *(_extent(sch, n) for n in outer[at + 1 :])))
+    if turns < 2:
+        return outer
+    chunk, _ = sch.split(inner[-1], [None, turns])
+    return [*outer[:at], chunk]
 
 
 def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target) -> int:
@@ -354,6 +372,10 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     neighbours = {_step(r, bindings, innermost) for r in block.reads} in ({1}, {0, 1})
     if not reduces or not neighbours or _vector_loop(sch, name, lanes, apart=False):
         return sch
+    if MOST not in sch.func.attrs and any(symbols_of(r.buffer) for r in block.writes):
+        return (
+            sch  # the parts of all results have a place in memory only if their number is bounded
+        )
     trial = sch.copy()
     try:
         _, lane = trial.split(loops[-1], [None, lanes])
