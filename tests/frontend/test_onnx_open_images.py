@@ -113,8 +113,8 @@ WORK = [
     ("pixel by pixel", "h", 1.3),
     ("depthwise", "n", 1.1),
     ("depthwise", "hw", 1.6),
-    ("maxima", "hw", 1.7),
-    ("in a row", "nhw", 1.6),
+    ("maxima", "hw", 2.7),
+    ("in a row", "nhw", 1.8),
 ]
 
 
