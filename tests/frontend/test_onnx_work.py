@@ -100,6 +100,10 @@ def cube(n: int) -> Made:
     return made("Pow", {"x": floats(n), "by": np.array(3, np.float32)}, ("by",))
 
 
+def waves(n: int) -> Made:
+    return made("Sin", {"x": 9 * floats(n)})
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
@@ -108,6 +112,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "roi_align": (regions, 16, 250),
     "max_pool": (largest_of_windows, 12, 100),
     "pow": (cube, 4096, 2),
+    "sin": (waves, 4096, 8),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 200),
