@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
@@ -100,6 +100,18 @@ def cube(n: int) -> Made:
     return made("Pow", {"x": floats(n), "by": np.array(3, np.float32)}, ("by",))
 
 
+def vocabulary(n: int) -> Made:
+    """So many words, counted in a text of a quarter of them."""
+    words = np.random.default_rng(n).permutation(4 * n)[: 2 * n]
+    model, given = made(
+        "TfIdfVectorizer", {"x": np.resize(words[::7], (1, n // 4))}, mode="TF",
+        min_gram_length=1, max_gram_length=1, max_skip_count=0, ngram_counts=[0],
+        ngram_indexes=[*range(n)], pool_int64s=words[:n].tolist(),
+    )  # fmt: skip
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return model, given
+
+
 def waves(n: int) -> Made:
     return made("Sin", {"x": 9 * floats(n)})
 
@@ -112,6 +124,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "roi_align": (regions, 16, 250),
     "max_pool": (largest_of_windows, 12, 100),
     "pow": (cube, 4096, 2),
+    "tf_idf": (vocabulary, 1024, 60),
     "sin": (waves, 4096, 8),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
