@@ -112,6 +112,11 @@ def vocabulary(n: int) -> Made:
     return model, given
 
 
+def squares(n: int) -> Made:
+    """Summed up over small planes, in one pass."""
+    return made("ReduceSumSquare", {"x": floats(1, n, 10, 10)}, opset=13, axes=[2, 3])
+
+
 def waves(n: int) -> Made:
     return made("Sin", {"x": 9 * floats(n)})
 
@@ -125,6 +130,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "max_pool": (largest_of_windows, 12, 100),
     "pow": (cube, 4096, 2),
     "tf_idf": (vocabulary, 1024, 60),
+    "squares": (squares, 32, 2),
     "sin": (waves, 4096, 8),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
