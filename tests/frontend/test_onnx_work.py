@@ -134,7 +134,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "sin": (waves, 4096, 8),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
-    "unique": (different, 1024, 200),
+    "unique": (different, 1024, 80),
 }
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from .. import te
 from ..ir import Dim, Expr, Stmt, Var, const, expr, not_, seq
 from ..te import Tensor
-from .heap import Entry, Heap, first_by
+from .heap import Heap, first_by
 from .loops import each, levels_of, nest, number, put, where
+from .radix import RadixSort, digit_bits, key
 from .registry import Array, Attrs, Operator, register, require
 
 # ---------------------------------------------------------------------------------------- nonzero
@@ -68,42 +69,22 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     require(x.ndim == 2, f"unique: of {x.ndim} dimensions")
     n, m = x.shape
-    extent = expr(n)
-
-    def less(a: Expr, b: Expr) -> Expr:
-        nan = not_(b.equal(b)) if x.dtype.startswith(("float", "bfloat")) else const(False)
-        return te.any_of(a < b, te.all_of(nan, a.equal(a)))
-
-    def behind(a: Entry, b: Entry) -> Expr:
-        later = te.all_of(not_(less(a[0], b[0])), a[1] > b[1])
-        return te.any_of(less(b[0], a[0]), later)
+    bits = digit_bits(n)
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         # Distinct rows are numbered in sorted order: `met` and `often` have this order, and `rank`
         # is the place of each in the output. differs: whether a row differs from the one before it
         # in `order`.
-        places, inverse, counts, count, met, often, order, other, rank, differs, *parts = outs
-        keys, at, state = parts
-        heap = Heap(keys, at, state, extent, levels_of(n), behind)
-        total = number(count)
-
-        def by_column(c: Var) -> Stmt:
-            def last(t: Var) -> Stmt:
-                taken = put(other, (extent - 1 - t,), order[at[0]])
-                return seq((taken, heap.without_first(extent - t, "next")))
-
-            def entry(i: Var) -> Stmt:
-                return seq(heap.hold(i, (ins[0][order[i], m - 1 - c], i)))
-
-            back = each("b", n, lambda i: put(order, (i,), other[i]))
-            return seq((each("e", n, entry), heap.made(extent, "h"), each("l", n, last), back))
+        places, inverse, counts, count, met, often, order, other, rank, differs, *own = outs
+        values, state = own
+        sort, total = RadixSort(order, other, values, state, expr(n), bits), number(count)
 
         def counted(p: Var) -> Stmt:
             i, before = order[p], order[te.maximum(p - 1, 0)]
 
             def element(k: Var) -> Stmt:
-                a, b = ins[0][i, k], ins[0][before, k]
-                return where(te.any_of(less(a, b), less(b, a)), put(differs, (0,), 1))
+                a, b = (key(ins[0][row, k]) for row in (i, before))
+                return where(not_(a.equal(b)), put(differs, (0,), 1))
 
             added = (put(met, (total,), i), put(often, (total,), 0), put(count, (), total + 1))
             return seq(
@@ -134,7 +115,7 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             (
                 put(count, (), 0),
                 each("i", n, lambda i: put(order, (i,), i)),
-                each("c", m, by_column),
+                each("c", m, lambda c: sort.by(lambda i: ins[0][i, m - 1 - c])),
                 each("p", n, counted),
                 nothing,
                 put(differs, (0,), 0),
@@ -144,8 +125,8 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         )
 
     made: list[Tensor] = te.extern(
-        [(n,), (n,), (n,), (), *[(n,)] * 5, (1,), (n + 1,), (n + 1,), (3,)], [x], body,
-        name="unique", dtype=[*["int64"] * 4, *["int32"] * 6, x.dtype, "int32", "int32"],
+        [(n,), (n,), (n,), (), *[(n,)] * 5, (1,), (1 << bits,), (3,)], [x], body,
+        name="unique", dtype=[*["int64"] * 4, *["int32"] * 8],
     )  # fmt: skip
     return made[:4]
 
