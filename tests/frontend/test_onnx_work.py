@@ -64,12 +64,12 @@ def largest(n: int) -> Made:
     return made("TopK", inputs, ("k",), ("values", "places"))
 
 
-def apart_from_each_other(n: int) -> Made:
-    """Boxes of which none covers another; the ten best are asked for."""
+def apart_from_each_other(n: int, most: int = 10) -> Made:
+    """Boxes of which none covers another; the best of them are asked for."""
     corners = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
     boxes = np.concatenate([corners, corners + 1], 1)[None]
     scores = np.random.default_rng(n).permutation(n).astype(np.float32)[None, None]
-    limits: dict[str, Array] = {"most": np.array([10]), "overlap": np.array([0.5], np.float32)}
+    limits: dict[str, Array] = {"most": np.array([most]), "overlap": np.array([0.5], np.float32)}
     inputs = {"boxes": boxes, "scores": scores, **limits}
     return made("NonMaxSuppression", inputs, (*limits,))
 
@@ -167,3 +167,15 @@ def test_work_grows_with_the_data(name: str, aarch64: Session) -> None:
     elements = sum(v.size for v in (*given.values(), *run.outputs.values()))
     assert counts[1] <= 5.2 * counts[0], counts  # where a logarithm is a factor, 4.8 of them
     assert counts[1] <= most * elements, (counts, elements)
+
+
+def test_boxes_are_compared_in_vectors(aarch64: Session) -> None:
+    """Every box with every better one, where there is no limit."""
+    count = 512
+    model, given = apart_from_each_other(count, most=count)
+    run = aarch64.load(mlc.compile(from_onnx(model), TARGETS["aarch64"])).profile(given)
+    (chosen,) = run.outputs.values()
+    (wanted,) = reference(model, given).values()
+    np.testing.assert_array_equal(chosen, wanted)
+    assert run.run.counts is not None
+    assert sum(c.total for c in run.run.counts) < 12 * count * count / 2

@@ -8,11 +8,12 @@ A result of unknown size is as large as it can be, and a further output is the n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, Stmt, Var, const, expr, not_, seq
+from ..ir import Dim, Expr, For, Let, Stmt, Var, const, expr, not_, seq
 from ..te import Tensor
 from .heap import Heap, first_by
 from .loops import each, levels_of, nest, number, put, where
@@ -146,6 +147,10 @@ def _evaluate_unique(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 # -------------------------------------------------------------------------- non-maximum suppression
 
 
+LANES = 8  # kept boxes that are compared at once
+EDGES = 5  # of a kept box: top, left, bottom, right; and its size
+
+
 def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """Boxes [batch, n, 4] that overlap no kept box of a higher score by more than a threshold:
     their (batch, class, box), int64[most, 3], and their number, int64[].
@@ -162,8 +167,9 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         boxes, scores, limit, overlap, least = ins
-        # at: where the class begins, whether a box is kept, how many boxes are left
-        chosen, count, at, keys, places, state = outs
+        # at: where the class begins, whether a box is covered, how many boxes are left. kept: edges
+        # and sizes of the kept boxes of the class. hits: whether one of them covers the box.
+        chosen, count, at, keys, places, state, kept, hits = outs
         heap = Heap(keys, places, state, expr(extent), levels_of(extent), first_by(largest=True))
 
         def corners(n: Expr, i: Expr) -> tuple[Expr, Expr, Expr, Expr]:
@@ -172,19 +178,24 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
                 return a - c / 2, b - d / 2, a + c / 2, b + d / 2
             return te.minimum(a, c), te.minimum(b, d), te.maximum(a, c), te.maximum(b, d)
 
-        def covers(n: Expr, i: Expr, j: Expr) -> Expr:
-            (a, b, c, d), (e, f, g, h) = corners(n, i), corners(n, j)
+        def covered(best: Sequence[Expr], k: Var) -> Stmt:
+            """Compares LANES kept boxes with the best one that is left."""
+            lane = Var("lane")
+            j = k * LANES + lane
+            a, b, c, d, size = best
+            e, f, g, h, other = (kept[edge, j] for edge in range(EDGES))
             across = te.maximum(te.minimum(c, g) - te.maximum(a, e), 0.0)
             down = te.maximum(te.minimum(d, h) - te.maximum(b, f), 0.0)
             both = across * down
-            union = (c - a) * (d - b) + (g - e) * (h - f) - both
-            return both > overlap[()] * union
+            more = te.all_of(j < number(count) - at[0], both > overlap[()] * (size + other - both))
+            hit = put(hits, (lane,), te.select(more, const(1), hits[lane]))
+            return For(lane, const(LANES), "vectorized", hit)
 
         def of_class(index: tuple[Var, ...]) -> Stmt:
-            n, c = index
+            n, of = index
 
             def candidate(i: Var) -> Stmt:
-                score = scores[n, c, i]
+                score = scores[n, of, i]
                 left = put(at, (2,), at[2] + 1)
                 return where(score > least[()], *heap.hold(at[2], (score, i)), left)
 
@@ -196,18 +207,25 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
                     total < attrs["most"],
                 )
 
-                def against(k: Var) -> Stmt:
-                    kept = number(chosen, at[0] + k, 2)
-                    return where(te.all_of(at[1] > 0, covers(n, i, kept)), put(at, (1,), 0))
-
-                found = [put(chosen, (total, d), v) for d, v in enumerate((n, c, i))]
+                a, b, c, d = corners(n, i)
+                edges = [
+                    Var(name, boxes.dtype) for name in ("top", "left", "bottom", "right", "size")
+                ]
+                own = (a, b, c, d, (c - a) * (d - b))
+                found = [put(chosen, (total, d), v) for d, v in enumerate((n, of, i))]
+                keep = [put(kept, (edge, total - at[0]), v) for edge, v in enumerate(edges)]
+                tried = seq(
+                    (
+                        each("clear", LANES, lambda lane: put(hits, (lane,), 0)),
+                        each("k", (total - at[0] + LANES - 1) // LANES, partial(covered, edges)),
+                        put(at, (1,), reduce(te.maximum, (hits[lane] for lane in range(LANES)))),
+                        where(at[1].equal(0), *found, *keep, put(count, (), total + 1)),
+                    )
+                )
+                for edge, value in zip(edges, own, strict=True):
+                    tried = Let(edge, value, tried)
                 return where(
-                    wanted,
-                    put(at, (1,), 1),
-                    each("k", total - at[0], against),
-                    where(at[1] > 0, *found, put(count, (), total + 1)),
-                    heap.without_first(at[2], "next"),
-                    put(at, (2,), at[2] - 1),
+                    wanted, tried, heap.without_first(at[2], "next"), put(at, (2,), at[2] - 1)
                 )
 
             return seq(
@@ -223,8 +241,12 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
         return seq((put(count, (), 0), nest(scores.shape[:2], of_class)))
 
     made: list[Tensor] = te.extern(
-        [(attrs["most"], 3), (), (3,), (extent + 1,), (extent + 1,), (3,)], list(inputs), body,
-        name="suppress", dtype=["int64", "int64", "int32", scores.dtype, "int32", "int32"],
+        [
+            (attrs["most"], 3), (), (3,), (extent + 1,), (extent + 1,), (3,),
+            (EDGES, extent + LANES), (LANES,),
+        ],
+        list(inputs), body, name="suppress",
+        dtype=["int64", "int64", "int32", scores.dtype, "int32", "int32", boxes.dtype, "int32"],
     )  # fmt: skip
     return made[:2]
 
