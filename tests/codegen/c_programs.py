@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.ir import PrimFunc, cast, const, dtype_of
+from mlc_deploy.ir import PrimFunc, call, cast, const, dtype_of
 from mlc_deploy.ops import compute, evaluate
 from mlc_deploy.schedule import Schedule
 
@@ -183,6 +183,15 @@ def specials() -> list[Program]:
             "never", [values((9,), "uint8")], lambda x: te.select(x < 0, x, x + 1), lambda x: x + 1
         ),
     ]
+    for source, to in (("float32", "int32"), ("float64", "int64"), ("int64", "float64")):
+        found.append(
+            each(
+                f"bits_of_{source}",
+                [values((9,), source)],
+                lambda x, to=to: call("reinterpret", to, x),
+                lambda x, to=to: x.view(to),
+            )
+        )
     zeros = np.zeros(4, "float32")
     for n, c in enumerate(constants):
         found.append(

@@ -33,3 +33,21 @@ def test_an_index_that_is_read_anew(local: Session) -> None:
     numbers = np.array([1, 2, 3], np.float32)
     module["spread"](local.tensor(numbers), out, local.empty((1,), "int32"))
     np.testing.assert_array_equal(out.numpy(), [5, 1, 2, 3])
+
+
+def test_an_element_whose_place_is_read_anew(local: Session) -> None:
+    """at = x[at + 1], three times: the same expression gives other elements, though nothing writes
+    x."""
+    x = te.placeholder((4,), "int32", "x")
+
+    def body(ins: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -> Stmt:
+        (at,) = outs
+        return seq((put(at, (0,), 0), *[put(at, (0,), ins[0][at[0] + 1]) for _ in range(3)]))
+
+    at = te.extern((1,), [x], body, name="follow", dtype="int32")
+    module = local.load(
+        mlc.build(IRModule({"follow": te.create_prim_func([x, at], "follow")}), target="host")
+    )
+    out = local.empty((1,), "int32")
+    module["follow"](local.tensor(np.array([9, 1, 2, 7], np.int32)), out)
+    assert out.numpy() == [7]

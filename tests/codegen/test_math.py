@@ -26,21 +26,26 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
     "sigmoid": lambda x: np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x))),
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
 }
 SMALLEST = {"exp": 2.0**-125, "sigmoid": 2.0**-127}
 TINY = np.finfo(np.float32).tiny  # the smallest normal number
 
 
 def arguments() -> Array:
-    """Random bit patterns; numbers where the functions bend; infinities, nan, zeros, denormals."""
+    """Random bit patterns; numbers where the functions bend; multiples of pi/2; infinities, nan,
+    zeros, denormals."""
     rng = np.random.default_rng(5)
     bits = rng.integers(0, 1 << 32, 40_000, np.uint32).view(np.float32)
-    spans = (0.01, 1, 20, 110)
+    spans = (0.01, 1, 20, 110, 2e4)
     bent = np.concatenate([rng.uniform(-s, s, 8_000) for s in spans]).astype(np.float32)
+    turns = (rng.integers(-(1 << 13), 1 << 13, 8_000) * (np.pi / 2)).astype(np.float32)
     edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.625, 88.72284, -87.33655, -103.97, -104.1]
     close = np.array([np.nextafter(np.float32(e), np.float32(t)) for e in edges for t in (-9, 9)])
     some = [TINY, -TINY, TINY / 2, np.float32(1e-45), -np.float32(1e-45), np.finfo(np.float32).max]
-    return np.concatenate([bits, bent, np.array(edges + some, np.float32), close])
+    return np.concatenate([bits, bent, turns, np.array(edges + some, np.float32), close])
 
 
 def ulps(actual: Array, wanted: Array) -> Array:

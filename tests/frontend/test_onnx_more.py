@@ -103,6 +103,20 @@ def test_the_largest_term_of_regions(seed: int) -> None:
     np.testing.assert_allclose(found, reference(model, given)["y"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_samples_around_an_image(mode: str, padding: str, corners: int) -> None:
+    """As onnxruntime and PyTorch have them, also within two pixels of the image."""
+    grid = np.random.default_rng(3).uniform(-1.6, 1.6, (2, 9, 8, 2)).astype(np.float32)
+    given = {"x": floats(4, 2, 3, 6, 7), "grid": grid}
+    model = one_node(
+        "GridSample", given, 20, mode=mode, padding_mode=padding, align_corners=corners
+    )
+    found = evaluate(from_onnx(model), given)["y"]
+    np.testing.assert_allclose(found, reference(model, given)["y"], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("skips", [0, 2])
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 3), (2, 2), (2, 3)])

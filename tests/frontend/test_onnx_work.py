@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
@@ -64,12 +64,12 @@ def largest(n: int) -> Made:
     return made("TopK", inputs, ("k",), ("values", "places"))
 
 
-def apart_from_each_other(n: int) -> Made:
-    """Boxes of which none covers another; the ten best are asked for."""
+def apart_from_each_other(n: int, most: int = 10) -> Made:
+    """Boxes of which none covers another; the best of them are asked for."""
     corners = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
     boxes = np.concatenate([corners, corners + 1], 1)[None]
     scores = np.random.default_rng(n).permutation(n).astype(np.float32)[None, None]
-    limits: dict[str, Array] = {"most": np.array([10]), "overlap": np.array([0.5], np.float32)}
+    limits: dict[str, Array] = {"most": np.array([most]), "overlap": np.array([0.5], np.float32)}
     inputs = {"boxes": boxes, "scores": scores, **limits}
     return made("NonMaxSuppression", inputs, (*limits,))
 
@@ -100,6 +100,27 @@ def cube(n: int) -> Made:
     return made("Pow", {"x": floats(n), "by": np.array(3, np.float32)}, ("by",))
 
 
+def vocabulary(n: int) -> Made:
+    """So many words, counted in a text of a quarter of them."""
+    words = np.random.default_rng(n).permutation(4 * n)[: 2 * n]
+    model, given = made(
+        "TfIdfVectorizer", {"x": np.resize(words[::7], (1, n // 4))}, mode="TF",
+        min_gram_length=1, max_gram_length=1, max_skip_count=0, ngram_counts=[0],
+        ngram_indexes=[*range(n)], pool_int64s=words[:n].tolist(),
+    )  # fmt: skip
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return model, given
+
+
+def squares(n: int) -> Made:
+    """Summed up over small planes, in one pass."""
+    return made("ReduceSumSquare", {"x": floats(1, n, 10, 10)}, opset=13, axes=[2, 3])
+
+
+def waves(n: int) -> Made:
+    return made("Sin", {"x": 9 * floats(n)})
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
@@ -108,9 +129,12 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "roi_align": (regions, 16, 250),
     "max_pool": (largest_of_windows, 12, 100),
     "pow": (cube, 4096, 2),
+    "tf_idf": (vocabulary, 1024, 60),
+    "squares": (squares, 32, 2),
+    "sin": (waves, 4096, 8),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
-    "unique": (different, 1024, 200),
+    "unique": (different, 1024, 80),
 }
 
 
@@ -143,3 +167,15 @@ def test_work_grows_with_the_data(name: str, aarch64: Session) -> None:
     elements = sum(v.size for v in (*given.values(), *run.outputs.values()))
     assert counts[1] <= 5.2 * counts[0], counts  # where a logarithm is a factor, 4.8 of them
     assert counts[1] <= most * elements, (counts, elements)
+
+
+def test_boxes_are_compared_in_vectors(aarch64: Session) -> None:
+    """Every box with every better one, where there is no limit."""
+    count = 512
+    model, given = apart_from_each_other(count, most=count)
+    run = aarch64.load(mlc.compile(from_onnx(model), TARGETS["aarch64"])).profile(given)
+    (chosen,) = run.outputs.values()
+    (wanted,) = reference(model, given).values()
+    np.testing.assert_array_equal(chosen, wanted)
+    assert run.run.counts is not None
+    assert sum(c.total for c in run.run.counts) < 12 * count * count / 2

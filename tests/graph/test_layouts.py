@@ -158,11 +158,16 @@ def test_operands_that_broadcast() -> None:
 
 
 def test_computed_weights_stay() -> None:
+    """The kernel packs them itself."""
     b = BlockBuilder()
     x, w = b.param("x", (1, 8, 5, 5)), b.param("w", (8, 8, 1, 1))
     attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
     function = b.finish([b.emit("conv2d", x, w, **attrs)])
-    assert choose_plans(TARGET)(function) is function
+    (binding,) = choose_plans(TARGET)(function).bindings
+    assert isinstance(binding.call, Call)
+    assert binding.call.args == function.params
+    assert binding.call.plan is not None
+    assert binding.call.plan.packing is None
 
 
 def test_pooling_alone_is_not_worth_a_transform() -> None:

@@ -333,6 +333,11 @@ def extent(op: str, rng: Random) -> AwkwardCall:
     return call(op, ((), "int64"), extent=rng.choice(LARGE))
 
 
+def find(op: str, rng: Random) -> AwkwardCall:
+    kind = dtype(rng)
+    return call(op, (shape(rng, 0), kind), ((rng.choice((1, 2, 7, 100, 2049)),), kind))
+
+
 def first(op: str, rng: Random) -> AwkwardCall:
     whole = shape(rng, 1)
     return call(op, (whole, dtype(rng)), ((), "int64"), extent=rng.randint(0, whole[0]))
@@ -593,6 +598,7 @@ OWN = (
     draw_token,
     einsum,
     extent,
+    find,
     first,
     gather,
     gather_elements,

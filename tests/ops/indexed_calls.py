@@ -75,6 +75,17 @@ def scatter_nd(rng: Random) -> OperatorCall:
     )
 
 
+def find(rng: Random) -> OperatorCall:
+    """Keys may be equal to each other, and no number may be one of them."""
+    dtype = rng.choice(("float32", "int64", "uint8"))
+    x = array(rng, shape_of(rng), dtype).round()
+    others = array(rng, (rng.randint(0, 9),), dtype).round()
+    keys = np.concatenate(
+        [others, np.array(rng.choices(x.reshape(-1), k=rng.randint(1, 9)), dtype)]
+    )
+    return OperatorCall("find", (x, np.sort(keys)), {})
+
+
 def top_k(rng: Random) -> OperatorCall:
     shape = shape_of(rng, most=9)
     axis = rng.randrange(len(shape))
@@ -328,6 +339,7 @@ CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "extent": extent,
     "first": first,
     "gather_elements": gather_elements,
+    "find": find,
     "gather_nd": gather_nd,
     "grow": grow,
     "nonzero": nonzero,

@@ -29,9 +29,10 @@ def planned(
 
 
 def check(session: Session, target: Target, dtype: str) -> None:
-    """One tile, several with a rest, and broadcast."""
-    rng = Random(7)
-    for rows, depth, columns, lead in ((8, 5, 9, (1,)), (21, 17, 43, (1,)), (9, 6, 11, ())):
+    """Half a vector, one tile, several with a rest, and broadcast."""
+    rng, few = Random(7), target.lanes("float32") // 2
+    sizes = ((8, 3, few, (1,)), (8, 5, 9, (1,)), (21, 17, 43, (1,)), (9, 6, 11, ()))
+    for rows, depth, columns, lead in sizes:
         plan = planned(rows, depth, columns, dtype, target, lead)
         assert plan is not None
         assert plan.filled
@@ -58,6 +59,10 @@ def test_columns_are_filled_up(board: str, request: pytest.FixtureRequest) -> No
 def test_columns_of_halves_are_filled_up() -> None:
     with mlc.connect("qemu://cortex-a76") as session:
         check(session, CORTEX_A76, "float16")
+
+
+def test_less_than_half_a_vector_is_not_filled() -> None:
+    assert planned(64, 64, 1, "float32", CORTEX_A76) is None
 
 
 def test_few_rows_do_not_pay_for_packing() -> None:

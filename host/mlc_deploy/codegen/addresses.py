@@ -104,10 +104,14 @@ class Addresses:
             case Opaque(expr=e):
                 return not any(isinstance(n, Load) and n.buffer in self.written for n in walk(e))
             case Quotient(form, _) | Remainder(form, _):
-                return all(map(self.stays, form.terms))
+                return self.lasting(form)
             case Product(factors):
                 return all(map(self.stays, factors))
         return True
+
+    def lasting(self, form: Linear) -> bool:
+        """Whether all atoms of an index stay."""
+        return all(map(self.stays, form.terms))
 
     def to_word(self, value: Value) -> Value:
         if value.type.width < self.word.width:
@@ -161,8 +165,7 @@ class Addresses:
             def moved() -> Value:
                 return self.b.gep(start, [self.form(moving)], True, "", memory)
 
-            lasting = all(map(self.stays, form.terms))
-            base = self.shared((buffer, moving), moved) if lasting else moved()
+            base = self.shared((buffer, moving), moved) if self.lasting(form) else moved()
         size = dtype_of(buffer.dtype).bytes
         align = gcd(
             buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
@@ -220,6 +223,8 @@ class Addresses:
         form = linear(first, self.ranges)
         if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
             return self.held(e, form) or self.load_at(e, form)
+        if not self.lasting(form):
+            return self.load_at(e, form)
         return self.shared(("load", e.buffer, form, e.dtype), lambda: self.load_at(e, form))
 
     def held(self, e: Load, form: Linear) -> Value | None:

@@ -537,6 +537,9 @@ class _Writer:
     def call(self, e: Call) -> Text:
         if extern_name(e) is not None:
             return self.extern(e), ATOM
+        if e.name == "reinterpret" and {e.dtype, e.args[0].dtype} <= WHOLE:
+            members = f"{value_type(e.args[0].dtype)} given; {value_type(e.dtype)} read;"
+            return f"((union {{ {members} }}){{{self.expr(e.args[0])}}}).read", ATOM
         if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", *ACTIVATIONS):
             raise CodegenError(
                 f"no C for T.{e.name} of {e.dtype}",
@@ -568,4 +571,6 @@ def _sharing(kernel: Kernel, workspace: Mapping[Buffer, int]) -> set[Buffer]:
     }
 
 
+# dtypes whose values in C have their own number of bits
+WHOLE = {"float32", "float64", "int32", "int64", "uint32", "uint64"}
 HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}

@@ -1,11 +1,12 @@
 """Elementary functions as vector code: polynomials over one basic block, no calls into libm.
 
 Each takes and returns a float32 value, scalar or vector, as an llvmlite value: range reduction,
-then a polynomial. The polynomial of log is from Cephes (S. Moshier, single precision); the others
-minimize the largest relative error (Lawson's iteration in float64). Errors are at most 2 ulp for
-exp and log, and 3 for tanh, sigmoid and erf, over the whole range. Results of exp below 2^-125 are
-0. Where a machine's vectors take denormal numbers for 0, as 32-bit NEON's do, so do these
-functions. silu is off by at most 5e-7 of its argument, gelu by at most 1.3e-6.
+then a polynomial. The polynomials of log, sin and cos are from Cephes (S. Moshier, single
+precision); the others minimize the largest relative error (Lawson's iteration in float64). Errors
+are at most 2 ulp for exp and log, 3 for tanh, sigmoid, erf, sin and cos, and 4 for tan, over the
+whole range; sin, cos and tan have one (TURNS). Results of exp below 2^-125 are 0. Where a machine's
+vectors take denormal numbers for 0, as 32-bit NEON's do, so do these functions. silu is off by at
+most 5e-7 of its argument, gelu by at most 1.3e-6.
 
 HALVES are the functions of float16, for machines that compute with it. sigmoid is off by at most
 2e-3 of the result plus 4e-5, silu by 2e-3 of the result plus 3e-4, gelu by 3e-3 plus 5e-4. erf is
@@ -324,6 +325,59 @@ def half_gelu(b: ll.IRBuilder, x: Value) -> Value:
     return b.fdiv(bounded, e.add(power, e.constant(1.0)))
 
 
+# pi/2 in parts (Cody and Waite). The products of the first three and an integer below 2^13 are
+# exact, so nothing is lost where x is close to a multiple of pi/2. TURNS: the largest x that needs
+# no larger integer.
+QUARTER_TURN = (1.5703125, 4.837512969970703125e-4, 7.549533620476723e-8, 2.5633440682570896e-12)
+TURNS = 12800.0
+SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0)
+
+
+def sin(b: ll.IRBuilder, x: Value) -> Value:
+    """sin(n * pi/2 + r) = sin r, cos r, -sin r, -cos r for n = 0, 1, 2, 3 mod 4; |x| <= TURNS."""
+    e = Emitter(b, x)
+    n, sine, cosine = _turned(e, x)
+    return _on_circle(e, n, e.select(_is_odd(e, n), cosine, sine))
+
+
+def cos(b: ll.IRBuilder, x: Value) -> Value:
+    """sin(x + pi/2), |x| <= TURNS."""
+    e = Emitter(b, x)
+    n, sine, cosine = _turned(e, x)
+    return _on_circle(e, b.add(n, e.integer(1)), e.select(_is_odd(e, n), sine, cosine))
+
+
+def tan(b: ll.IRBuilder, x: Value) -> Value:
+    """tan(n * pi/2 + r) = sin r / cos r for even n, -cos r / sin r for odd n; |x| <= TURNS."""
+    e = Emitter(b, x)
+    n, sine, cosine = _turned(e, x)
+    odd = _is_odd(e, n)
+    return b.fdiv(e.select(odd, e.negative(cosine), sine), e.select(odd, sine, cosine))
+
+
+def _turned(e: Emitter, x: Value) -> tuple[Value, Value, Value]:
+    """(n in the last bits, sin r, cos r) with x = n * pi/2 + r, |r| <= pi/4."""
+    magic = e.constant(e.magic)
+    shifted = e.fused(x, e.constant(0.63661977236758134308), magic)
+    n, r = e.sub(shifted, magic), x
+    for part in QUARTER_TURN:
+        r = e.fused(n, e.constant(-part), r)
+    square = e.mul(r, r)
+    sine = e.fused(e.mul(r, square), e.polynomial(square, SIN), r)
+    return e.bits(shifted), e.with_sign_of(sine, r), e.polynomial(square, COS)
+
+
+def _is_odd(e: Emitter, n: Value) -> Value:
+    return e.b.icmp_signed("!=", e.b.and_(n, e.integer(1)), e.integer(0))
+
+
+def _on_circle(e: Emitter, n: Value, size: Value) -> Value:
+    """-size where the second last bit of n is set: the lower half of the circle."""
+    sign = e.b.shl(e.b.and_(n, e.integer(2)), e.integer(30))
+    return e.from_bits(e.b.xor(e.bits(size), sign))
+
+
 def floor(b: ll.IRBuilder, x: Value) -> Value:
     e = Emitter(b, x)
     whole = _truncated(e, x)
@@ -379,7 +433,13 @@ FUNCTIONS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "silu": silu,
     "gelu": gelu,
     "erf": erf,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
 }
+
+# Largest absolute arguments of functions that are not for all; the C library has these.
+BOUNDS = {"sin": TURNS, "cos": TURNS, "tan": TURNS}
 
 HALVES: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "sigmoid": half_sigmoid,

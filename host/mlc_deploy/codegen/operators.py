@@ -194,6 +194,8 @@ def call(
         widen = _extended if name in STEPS else _widened
         wide = [widen(b, machine, a) for a in args]
         return _converted(b, machine, call(b, machine, name, wide, _single(kind), where), kind)
+    if kind.bits == 32 and name in math.BOUNDS:
+        return _bounded(b, name, args[0], kind.lanes)
     if kind.bits == 32 and name in math.FUNCTIONS:
         return math.FUNCTIONS[name](b, args[0])
     if kind.bits == 32 and name in math.ROUNDINGS and not machine.rounds:
@@ -222,6 +224,27 @@ def call(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
         )
     return _per_lane(b, name, args, kind.lanes)
+
+
+def _bounded(b: ll.IRBuilder, name: str, x: Value, lanes: int) -> Value:
+    """Vector code where all lanes are within its bound; the C library where one is not, or is no
+    number."""
+    size = intrinsic(b, UNARY["abs"], [x])
+    bound = math.BOUNDS[name]
+    limit = ll.Constant(x.type, [bound] * lanes if lanes > 1 else bound)
+    beyond = b.fcmp_unordered(">", size, limit)
+    if lanes > 1:
+        bits = f"llvm.vector.reduce.or.v{lanes}i1"
+        beyond = call_named(b, bits, ll.IntType(1), beyond)
+    with b.if_else(beyond, likely=False) as (far, near):
+        with far:
+            by_lane, called = _per_lane(b, name, [x], lanes), b.block
+        with near:
+            result, computed = math.FUNCTIONS[name](b, x), b.block
+    either = b.phi(x.type)
+    either.add_incoming(by_lane, called)
+    either.add_incoming(result, computed)
+    return either
 
 
 def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..graph.nodes import Value
 from .layers.products import scaled
-from .layers.shapes import iota, joined, reshape, with_axis
-from .node import limited, shape_of
+from .layers.shapes import joined, reshape, rows, with_axis
+from .node import shape_of
 from .onnx_node import Converter, OnnxNode
 
 
@@ -207,20 +207,13 @@ def _label_encoder(n: OnnxNode) -> Any:
     )
     plain = n.attr("default_int64", -1) if dtype == "int64" else n.attr("default_float", -0.0)
     default = np.reshape(n.attr("default_tensor", plain), (1,))
-    x, rank = n.input(0), len(n.shape())
-    limited(math.prod(n.shape()) * len(keys), "a table of keys")
-    same = n.emit("equal", with_axis(n, x, rank), n.constant(keys, x.type.dtype))
-    if keys.dtype.kind == "f" and np.isnan(keys).any():
-        nan = n.emit(
-            "logical_and",
-            n.emit("isnan", with_axis(n, x, rank)),
-            n.constant(np.isnan(keys), "bool"),
-        )
-        same = n.emit("logical_or", same, nan)
-    number = n.emit("add", iota(n, len(keys), rank + 1, rank, "int32"), n.constant(1, "int32"))
-    place = n.emit("where", same, number, n.constant(0, "int32"))
-    place = n.emit("max", place, axes=[rank], keepdims=False)
-    table = np.concatenate([default.astype(dtype), values.astype(dtype)])
+    order = np.argsort(keys, kind="stable")
+    x, keys = n.input(0), keys[order]
+    place = n.emit("find", x, n.constant(keys, x.type.dtype))
+    if keys.dtype.kind == "f" and np.isnan(keys[-1]):  # the largest in this order
+        last = n.constant(len(keys) - 1, "int64")
+        place = n.emit("where", n.emit("isnan", x), last, place)
+    table = np.concatenate([values.astype(dtype)[order], default.astype(dtype)])
     return n.emit("gather", n.constant(table, dtype), place, axis=0)
 
 
@@ -254,6 +247,28 @@ def _scaler(n: OnnxNode) -> Any:
     return n.emit("multiply", n.emit("subtract", x, offset), scale)
 
 
+def _columns_of(n: OnnxNode, x: Value, grams: Any, columns: Any, step: int, none: int) -> Value:
+    """The columns of the sequences [G, size] found in rows [N, C], at each place where they may
+    begin, with `step` between their members; `none` where there is none of them.
+
+    Members are numbered, then pairs of the number of a sequence's beginning and its next member.
+    """
+    size = grams.shape[1]
+    places = shape_of(x)[1] - step * (size - 1)
+    members, numbers = np.unique(grams, return_inverse=True)
+    numbers, other = numbers.reshape(grams.shape), len(members) + 1
+    member = n.emit("find", x, n.constant(members, "int64"))
+    found, known = rows(n, member, 0, places, 1), numbers[:, 0]
+    for k in range(1, size):
+        keys, known_next = np.unique(known * other + numbers[:, k], return_inverse=True)
+        found = n.emit("multiply", found, n.constant(other, "int64"))
+        found = n.emit("add", found, rows(n, member, step * k, places, 1))
+        found, known = n.emit("find", found, n.constant(keys, "int64")), known_next
+    by_number = np.full(known.max() + 2, none)
+    by_number[known] = columns
+    return n.emit("gather", n.constant(by_number, "int64"), found, axis=0)
+
+
 def _tf_idf(n: OnnxNode) -> Any:
     """Counts sequences of numbers in rows [N, C] or in one row [C], also with equal gaps between
     their members."""
@@ -262,37 +277,27 @@ def _tf_idf(n: OnnxNode) -> Any:
     pool, begins = n.attr("pool_int64s"), n.attr("ngram_counts")
     x = n.cast(n.input(0), "int64")
     x = x if len(shape_of(x)) == 2 else reshape(n, x, (1, *shape_of(x)))
-    rows, length = shape_of(x)
+    count, length = shape_of(x)
     shortest, longest = n.attr("min_gram_length"), n.attr("max_gram_length")
     steps = min(n.attr("max_skip_count") + 1, length)
-    columns, counts, seen = n.attr("ngram_indexes"), list[Value](), 0
-    used: list[int] = []
+    columns, found, seen = n.attr("ngram_indexes"), list[Value](), 0
+    width = max(columns) + 1
     for size, (begin, end) in enumerate(pairwise([*begins, len(pool)]), 1):
         grams = np.reshape(pool[begin:end], (-1, size))
-        own = columns[seen : seen + len(grams)]
+        own = np.array(columns[seen : seen + len(grams)])
         seen += len(grams)
         if not len(grams) or not shortest <= size <= longest:
             continue
-        limited(rows * length * steps * grams.size, "a table of sequences")
-        places = [
-            start + step * np.arange(size)
+        found += [
+            _columns_of(n, x, grams, own, step, width)
             for step in range(1, 1 + (steps if size > 1 else 1))
-            for start in range(length - step * (size - 1))
+            if length > step * (size - 1)
         ]
-        if not places:
-            continue
-        there = n.emit("gather", x, n.constant(np.array(places), "int64"), axis=1)
-        same = n.emit("equal", with_axis(n, there, 2), n.constant(grams, "int64"))
-        alike = n.emit("min", n.cast(same, "uint8"), axes=[3], keepdims=False)
-        counts.append(n.emit("sum", n.cast(alike, "float32"), axes=[1], keepdims=False))
-        used += own
-    width = max(columns) + 1
-    onto = np.zeros((len(used), width))
-    onto[np.arange(len(used)), used] = 1
-    y: Value = n.constant(np.zeros((rows, width)), "float32")
-    if counts:
-        y = joined(n, counts, 1)
-        y = n.emit("dense", y, n.constant(onto, "float32"), transpose_b=False)
+    y: Value = n.constant(np.zeros((count, width)), "float32")
+    if found:
+        places = joined(n, found, 1)
+        ones = n.constant(np.ones(shape_of(places)), "float32")
+        y = n.emit("scatter_elements", y, places, ones, axis=1, reduction="add")
     if n.attr("mode") == "IDF":
         y = n.cast(n.emit("greater", y, n.constant(0, "float32")), "float32")
     if n.attr("mode") != "TF" and (weights := n.attr("weights", [])):

@@ -8,14 +8,16 @@ A result of unknown size is as large as it can be, and a further output is the n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, Stmt, Var, const, expr, not_, seq
+from ..ir import Dim, Expr, For, Let, Stmt, Var, const, expr, not_, seq
 from ..te import Tensor
-from .heap import Entry, Heap, first_by
+from .heap import Heap, first_by
 from .loops import each, levels_of, nest, number, put, where
+from .radix import RadixSort, digit_bits, key
 from .registry import Array, Attrs, Operator, register, require
 
 # ---------------------------------------------------------------------------------------- nonzero
@@ -68,42 +70,22 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     require(x.ndim == 2, f"unique: of {x.ndim} dimensions")
     n, m = x.shape
-    extent = expr(n)
-
-    def less(a: Expr, b: Expr) -> Expr:
-        nan = not_(b.equal(b)) if x.dtype.startswith(("float", "bfloat")) else const(False)
-        return te.any_of(a < b, te.all_of(nan, a.equal(a)))
-
-    def behind(a: Entry, b: Entry) -> Expr:
-        later = te.all_of(not_(less(a[0], b[0])), a[1] > b[1])
-        return te.any_of(less(b[0], a[0]), later)
+    bits = digit_bits(n)
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         # Distinct rows are numbered in sorted order: `met` and `often` have this order, and `rank`
         # is the place of each in the output. differs: whether a row differs from the one before it
         # in `order`.
-        places, inverse, counts, count, met, often, order, other, rank, differs, *parts = outs
-        keys, at, state = parts
-        heap = Heap(keys, at, state, extent, levels_of(n), behind)
-        total = number(count)
-
-        def by_column(c: Var) -> Stmt:
-            def last(t: Var) -> Stmt:
-                taken = put(other, (extent - 1 - t,), order[at[0]])
-                return seq((taken, heap.without_first(extent - t, "next")))
-
-            def entry(i: Var) -> Stmt:
-                return seq(heap.hold(i, (ins[0][order[i], m - 1 - c], i)))
-
-            back = each("b", n, lambda i: put(order, (i,), other[i]))
-            return seq((each("e", n, entry), heap.made(extent, "h"), each("l", n, last), back))
+        places, inverse, counts, count, met, often, order, other, rank, differs, *own = outs
+        values, state = own
+        sort, total = RadixSort(order, other, values, state, expr(n), bits), number(count)
 
         def counted(p: Var) -> Stmt:
             i, before = order[p], order[te.maximum(p - 1, 0)]
 
             def element(k: Var) -> Stmt:
-                a, b = ins[0][i, k], ins[0][before, k]
-                return where(te.any_of(less(a, b), less(b, a)), put(differs, (0,), 1))
+                a, b = (key(ins[0][row, k]) for row in (i, before))
+                return where(not_(a.equal(b)), put(differs, (0,), 1))
 
             added = (put(met, (total,), i), put(often, (total,), 0), put(count, (), total + 1))
             return seq(
@@ -134,7 +116,7 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             (
                 put(count, (), 0),
                 each("i", n, lambda i: put(order, (i,), i)),
-                each("c", m, by_column),
+                each("c", m, lambda c: sort.by(lambda i: ins[0][i, m - 1 - c])),
                 each("p", n, counted),
                 nothing,
                 put(differs, (0,), 0),
@@ -144,8 +126,8 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         )
 
     made: list[Tensor] = te.extern(
-        [(n,), (n,), (n,), (), *[(n,)] * 5, (1,), (n + 1,), (n + 1,), (3,)], [x], body,
-        name="unique", dtype=[*["int64"] * 4, *["int32"] * 6, x.dtype, "int32", "int32"],
+        [(n,), (n,), (n,), (), *[(n,)] * 5, (1,), (1 << bits,), (3,)], [x], body,
+        name="unique", dtype=[*["int64"] * 4, *["int32"] * 8],
     )  # fmt: skip
     return made[:4]
 
@@ -165,6 +147,10 @@ def _evaluate_unique(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 # -------------------------------------------------------------------------- non-maximum suppression
 
 
+LANES = 8  # kept boxes that are compared at once
+EDGES = 5  # of a kept box: top, left, bottom, right; and its size
+
+
 def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """Boxes [batch, n, 4] that overlap no kept box of a higher score by more than a threshold:
     their (batch, class, box), int64[most, 3], and their number, int64[].
@@ -181,8 +167,9 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         boxes, scores, limit, overlap, least = ins
-        # at: where the class begins, whether a box is kept, how many boxes are left
-        chosen, count, at, keys, places, state = outs
+        # at: where the class begins, whether a box is covered, how many boxes are left. kept: edges
+        # and sizes of the kept boxes of the class. hits: whether one of them covers the box.
+        chosen, count, at, keys, places, state, kept, hits = outs
         heap = Heap(keys, places, state, expr(extent), levels_of(extent), first_by(largest=True))
 
         def corners(n: Expr, i: Expr) -> tuple[Expr, Expr, Expr, Expr]:
@@ -191,19 +178,24 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
                 return a - c / 2, b - d / 2, a + c / 2, b + d / 2
             return te.minimum(a, c), te.minimum(b, d), te.maximum(a, c), te.maximum(b, d)
 
-        def covers(n: Expr, i: Expr, j: Expr) -> Expr:
-            (a, b, c, d), (e, f, g, h) = corners(n, i), corners(n, j)
+        def covered(best: Sequence[Expr], k: Var) -> Stmt:
+            """Compares LANES kept boxes with the best one that is left."""
+            lane = Var("lane")
+            j = k * LANES + lane
+            a, b, c, d, size = best
+            e, f, g, h, other = (kept[edge, j] for edge in range(EDGES))
             across = te.maximum(te.minimum(c, g) - te.maximum(a, e), 0.0)
             down = te.maximum(te.minimum(d, h) - te.maximum(b, f), 0.0)
             both = across * down
-            union = (c - a) * (d - b) + (g - e) * (h - f) - both
-            return both > overlap[()] * union
+            more = te.all_of(j < number(count) - at[0], both > overlap[()] * (size + other - both))
+            hit = put(hits, (lane,), te.select(more, const(1), hits[lane]))
+            return For(lane, const(LANES), "vectorized", hit)
 
         def of_class(index: tuple[Var, ...]) -> Stmt:
-            n, c = index
+            n, of = index
 
             def candidate(i: Var) -> Stmt:
-                score = scores[n, c, i]
+                score = scores[n, of, i]
                 left = put(at, (2,), at[2] + 1)
                 return where(score > least[()], *heap.hold(at[2], (score, i)), left)
 
@@ -215,18 +207,25 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
                     total < attrs["most"],
                 )
 
-                def against(k: Var) -> Stmt:
-                    kept = number(chosen, at[0] + k, 2)
-                    return where(te.all_of(at[1] > 0, covers(n, i, kept)), put(at, (1,), 0))
-
-                found = [put(chosen, (total, d), v) for d, v in enumerate((n, c, i))]
+                a, b, c, d = corners(n, i)
+                edges = [
+                    Var(name, boxes.dtype) for name in ("top", "left", "bottom", "right", "size")
+                ]
+                own = (a, b, c, d, (c - a) * (d - b))
+                found = [put(chosen, (total, d), v) for d, v in enumerate((n, of, i))]
+                keep = [put(kept, (edge, total - at[0]), v) for edge, v in enumerate(edges)]
+                tried = seq(
+                    (
+                        each("clear", LANES, lambda lane: put(hits, (lane,), 0)),
+                        each("k", (total - at[0] + LANES - 1) // LANES, partial(covered, edges)),
+                        put(at, (1,), reduce(te.maximum, (hits[lane] for lane in range(LANES)))),
+                        where(at[1].equal(0), *found, *keep, put(count, (), total + 1)),
+                    )
+                )
+                for edge, value in zip(edges, own, strict=True):
+                    tried = Let(edge, value, tried)
                 return where(
-                    wanted,
-                    put(at, (1,), 1),
-                    each("k", total - at[0], against),
-                    where(at[1] > 0, *found, put(count, (), total + 1)),
-                    heap.without_first(at[2], "next"),
-                    put(at, (2,), at[2] - 1),
+                    wanted, tried, heap.without_first(at[2], "next"), put(at, (2,), at[2] - 1)
                 )
 
             return seq(
@@ -242,8 +241,12 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
         return seq((put(count, (), 0), nest(scores.shape[:2], of_class)))
 
     made: list[Tensor] = te.extern(
-        [(attrs["most"], 3), (), (3,), (extent + 1,), (extent + 1,), (3,)], list(inputs), body,
-        name="suppress", dtype=["int64", "int64", "int32", scores.dtype, "int32", "int32"],
+        [
+            (attrs["most"], 3), (), (3,), (extent + 1,), (extent + 1,), (3,),
+            (EDGES, extent + LANES), (LANES,),
+        ],
+        list(inputs), body, name="suppress",
+        dtype=["int64", "int64", "int32", scores.dtype, "int32", "int32", boxes.dtype, "int32"],
     )  # fmt: skip
     return made[:2]
 

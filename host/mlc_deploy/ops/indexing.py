@@ -1,9 +1,9 @@
-"""Operators whose indices are data: gather and scatter by element and by tuple, the largest
-elements' places, running sums.
+"""Operators whose indices are data: gather and scatter by element and by tuple, the places of
+numbers in a sorted list, the largest elements' places, running sums.
 
 Negative indices count from the end. Where several updates meet one element, the last one stays; an
-update outside of the tensor is left out. Scatters and running sums are serial loops. A heap finds
-the largest elements, serially as well.
+update outside of the tensor is left out. Scatters, searches and running sums are serial loops. A
+heap finds the largest elements, serially as well.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, seq
+from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, not_, seq
 from ..te import Tensor
 from .elementwise import same_extent
 from .heap import Heap, last_by
-from .loops import each, levels_of, nest, put
+from .loops import each, levels_of, nest, number, put
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -222,7 +222,38 @@ def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
     return [_scattered(x, place, updates, attrs["reduction"])]
 
 
-# ------------------------------------------------------------------------- top_k, running sums
+# ------------------------------------------------------------------- find, top_k, running sums
+
+
+def _compute_find(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The place of each number in sorted keys, as int64: of equal keys the last one's; the number
+    of keys where none is equal. Each step halves the keys in question."""
+    x, keys = inputs
+    count: Any = keys.shape[0] if keys.ndim == 1 else 0
+    require(isinstance(count, int) and count > 0, f"find: keys of shape {list(keys.shape)}")
+    require(x.dtype == keys.dtype, f"find: {x.dtype} among {keys.dtype}")
+
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        (x, keys), (found,) = ins, outs
+
+        def element(i: tuple[Var, ...]) -> Stmt:
+            at, left = number(found, *i), count
+            steps = [put(found, i, 0)]
+            while left > 1:
+                half = left // 2
+                steps.append(put(found, i, te.select(keys[at + half] <= x[i], at + half, at)))
+                left -= half
+            return seq((*steps, If(not_(keys[at].equal(x[i])), put(found, i, count))))
+
+        return nest(x.shape, element)
+
+    return [te.extern(x.shape, [x, keys], body, name="find", dtype="int64")]
+
+
+def _evaluate_find(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x, keys = inputs
+    place = np.maximum(np.searchsorted(keys, x, side="right") - 1, 0)
+    return [np.where(keys[place] == x, place, len(keys)).astype(np.int64)]
 
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -335,6 +366,7 @@ for _op in (
     Operator("gather_nd", _compute_gather_nd, _evaluate_gather_nd, "injective"),
     Operator("scatter_elements", _compute_scatter_elements, _evaluate_scatter_elements, "opaque"),
     Operator("scatter_nd", _compute_scatter_nd, _evaluate_scatter_nd, "opaque"),
+    Operator("find", _compute_find, _evaluate_find, "opaque"),
     Operator("top_k", _compute_top_k, _evaluate_top_k, "opaque"),
     Operator("cumulative", _compute_cumulative, _evaluate_cumulative, "opaque"),
 ):

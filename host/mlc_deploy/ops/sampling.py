@@ -56,11 +56,13 @@ class _Arrays:
 
 
 def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
-    """A coordinate in pixels, brought back into the image as the padding says."""
+    """A coordinate in pixels, brought back into the image as the padding says. With a border, cubic
+    interpolation leaves it outside: PyTorch and onnxruntime bring only its taps back, which gives
+    other numbers within two pixels of the image; onnx's reference moves the coordinate."""
     if attrs["mode"] == "nearest":
         p = m.round(p)
     match attrs["padding"]:
-        case "border":
+        case "border" if attrs["mode"] != "cubic":
             p = m.minimum(m.maximum(p, 0), extent - 1)
         case "reflection":
             low, length = (0.0, extent - 1.0) if attrs["corners"] else (-0.5, float(extent))

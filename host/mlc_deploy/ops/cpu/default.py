@@ -8,7 +8,7 @@ Unscheduled code is never naive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import prod
 from typing import cast
@@ -27,6 +27,7 @@ from ...ir import (
     Expr,
     For,
     If,
+    IterVar,
     Load,
     PrimFunc,
     Region,
@@ -48,6 +49,7 @@ PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be unrolled into one, the best 
 FEW_VECTORS = 8  # a row of at most so many is one turn
 MANY_VECTORS = 64  # for more, a tail for the vectors left over pays
 MOST_TURNS = 4  # of a loop over parts of vectors that is unrolled
+SHORT = 16  # steps below which a reduction has no vectors of its own
 CHUNK = 1 << 12  # elements of a task, where their number is known only at run time
 
 
@@ -134,10 +136,27 @@ def inline_elementwise(sch: Schedule, apart: Sequence[str] = ()) -> None:
 
 def inline_block(sch: Schedule, name: str) -> None:
     """Inlines one block, as inline_elementwise does."""
-    consumers = [sch.block(c) for c in sch.get_consumers(name)]
-    if consumers and all(c.init is None or _is_copy(sch.block(name)) for c in consumers):
+    block, consumers = sch.block(name), [sch.block(c) for c in sch.get_consumers(name)]
+    sums = [c for c in consumers if c.init is not None]
+    if consumers and (not sums or _is_copy(block) or _is_read_once(block, consumers)):
         with suppress(ScheduleError):
             sch.compute_inline(name)
+
+
+def _is_read_once(block: Block, consumers: Sequence[Block]) -> bool:
+    """Whether a single reduction reads each element of a block in one step, and computing it there
+    costs few instructions: short reductions have no vectors, and functions want all registers."""
+    (reduction, *others) = consumers
+    reduced = _turns_of(i for i in reduction.iters if i.kind == "reduce")
+    cheap = not any(isinstance(e, Call) and e.name != "abs" for e in walk(block.body))
+    same = _turns_of(reduction.iters) == _turns_of(block.iters)
+    return not others and cheap and reduced >= SHORT and same
+
+
+def _turns_of(iters: Iterable[IterVar]) -> int:
+    """The turns of loops over the iterators; 0 where only a run decides."""
+    extents = [i.extent for i in iters]
+    return prod(int(e.value) if isinstance(e, Const) else 0 for e in extents)
 
 
 def _is_copy(block: Block) -> bool:

@@ -8,7 +8,7 @@ tiles at the ends of a row have code of their own. The first layer of a network,
 reads planes and gives blocks.
 
 Where channels do not divide into blocks, data and results are planes. Then vectors of pixels are
-loaded, and padding takes a copy.
+loaded, and padding takes a copy. Weights that are data are packed in each run, for planes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from .intrinsics.microkernels import Microkernel, of_floats
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
+FEW_PIXELS = 16  # below which packing weights in each run is not worthwhile
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 MOST_ROW_TAPS = 32  # taps of a kernel's row to unroll: at a row's ends each has its own guard
 SHORT_TURNS = 8  # most turns that are unrolled into one, where the kernel is one pixel wide
 ENOUGH_OF_SHORT = 320  # multiply-accumulates in such a turn: more save less than 0.5 % of it
 SPARE_APART = 4  # registers to leave free, where float16 taps share no data: as counted
 STEPS = 4  # unrolled steps of the reduction over channels of planes
+FILLED = "filters"  # the stage that packs weights
 TURNED = 8  # most elements of a vector that is transposed in registers (lower/machine)
 # Instructions for an element of a result, beside its sum, where vectors are longer: `mlc-deploy
 # --emit asm` shows at least so many for 24 to 144 channels with a bias and ReLU (AVX-512, LLVM 22).
@@ -239,7 +241,7 @@ def in_layouts(
     types: Sequence[TensorType],
     attrs: Attrs,
     target: Target,
-    packing: Packing,
+    packing: Packing | None,
     data: str = "",
     result: str = "",
     **more: Any,
@@ -248,8 +250,9 @@ def in_layouts(
     attributes that state it, too."""
     if result:
         more |= {"data_layout": data or "NCHW", "out_layout": result}
-    channels = types[1].shape[0]
-    return fields("conv2d", types, attrs, target, packing, data, result, channels=channels, **more)
+    if packing is not None:
+        more["channels"] = types[1].shape[0]
+    return fields("conv2d", types, attrs, target, packing, data, result, **more)
 
 
 def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
@@ -277,6 +280,8 @@ def _taps_share(conv: ConvShape, planes: bool, kernel: Microkernel) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPlanes(Convolution):
+    """Without `packing`, weights are packed in each run."""
+
     name = "conv2d_direct"
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -285,6 +290,7 @@ class ConvPlanes(Convolution):
         x, w = inputs
         conv = self.conv
         (sh, sw), (dh, dw), (kh, kw) = conv.strides, conv.dilations, conv.kernel
+        w = self._packed(w) if self.packing is None else w
         blocks, *_, columns = w.shape
         height, width = conv.out_size
         top, left, bottom, right = conv.pads
@@ -337,15 +343,40 @@ class ConvPlanes(Convolution):
         )
         if "pad" in sch.get_blocks():
             vectorize_rows(sch, "pad", lanes)
+        if self.packing is None:
+            tiles, *over, column = sch.get_loops(FILLED)
+            sch.parallel(sch.fuse(tiles, over[0]))
+            column, lane = sch.split(column, [None, lanes])
+            sch.unroll(column)
+            sch.vectorize(lane)
         return sch.func
 
+    def _packed(self, w: Tensor) -> Tensor:
+        """[O / columns, C, H, W, columns]: filters side by side, and zeros at the end."""
+        filters, columns = self.conv.out_channels, self.tile.blocks * self.kernel.lanes
 
-def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvPlanes | None:
-    """For one group, with weights packed by blocks of output channels."""
+        def element(tile: Expr, c: Expr, ky: Expr, kx: Expr, inside: Expr) -> Expr:
+            f = tile * columns + inside
+            value = w[f, c, ky, kx]
+            return te.if_then_else(f < filters, value, 0) if filters % columns else value
+
+        shape = (-(-filters // columns), self.conv.channels, *self.conv.kernel, columns)
+        packed: Tensor = te.compute(shape, element, name=FILLED)
+        return packed
+
+
+def plan_planes(
+    packed: bool, types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> ConvPlanes | None:
+    """For one group, with weights packed by blocks of output channels: at compile time if `packed`,
+    else in each run, where many pixels and whole vectors of filters pay for it."""
     conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.groups != 1 or not sums_alike("conv2d", *types):
         return None
     lanes = block(conv.dtype, target)
+    few = prod(conv.usual.out_size) < FEW_PIXELS or conv.out_channels < lanes
+    if not packed and (few or lanes == 1):
+        return None
     rows, blocks = {32: (12, 2), 16: (4, 2)}.get(target.vector_registers, (4, 4))
     packing, tile = Packing("OIHW", f"OIHW{blocks * lanes}o"), Tile(rows, blocks)
     usual = conv.usual
@@ -353,7 +384,7 @@ def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     turns = conv.channels * prod(conv.kernel) / STEPS
     alone = ALONE * work.rows * conv.out_channels if lanes > TURNED else 0
     return ConvPlanes(
-        **in_layouts(types, attrs, target, packing),
+        **in_layouts(types, attrs, target, packing if packed else None),
         cost=turns * cost(of_floats(target, lanes, STEPS), tile, work) + alone,
         conv=conv,
         kernel=of_floats(target, lanes),

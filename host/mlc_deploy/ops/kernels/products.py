@@ -179,8 +179,8 @@ def plan_floats(
     op: str, packed: bool, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
     """dense with weights packed in tiles of columns, or a product of data. A second matrix of data
-    needs no packing where its rows are whole vectors; elsewhere many rows of the first pay for it.
-    The number of rows may be known only at run time."""
+    needs no packing where its rows are whole vectors; elsewhere many rows of the first pay for it,
+    where columns fill half a vector. The number of rows may be known only at run time."""
     a, b = types
     depth = a.shape[-1]
     if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
@@ -196,7 +196,7 @@ def plan_floats(
     if filled:  # mostly scores of attention: their exponentials amplify errors of float16 sums
         lanes = target.lanes(sums(a.dtype))
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
-    if filled and (rows < PANEL or columns < lanes):
+    if filled and (rows < PANEL or columns * 2 < lanes):
         return None
     work = Work(rows, -(-columns // lanes))
     tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
