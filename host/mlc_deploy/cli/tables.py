@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -41,6 +42,12 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 def labelled(label: str, text: str, style: str = "") -> Text:
     """A line below a table."""
     return line(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(line(text, style))
+
+
+def print_facts(console: Console, facts: Iterable[tuple[str, ...]]) -> None:
+    """Prints lines of (label, text), or of (label, text, style)."""
+    for fact in facts:
+        console.print(labelled(*fact), soft_wrap=True)
 
 
 def plain_table(*columns: tuple[str, bool]) -> Table:
