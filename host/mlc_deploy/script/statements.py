@@ -129,7 +129,7 @@ class Statements:
             case ast.For():
                 yield self.loop(at)
             case ast.With([item], body):
-                yield self.with_statement(at, item, body)
+                yield self.with_statement(item, body)
             case ast.If(test, then, otherwise):
                 yield from self.branches(test, then, otherwise)
             case ast.Assign([target], value):
@@ -392,7 +392,7 @@ class Statements:
 
     # ------------------------------------------------------------------------------------- blocks
 
-    def with_statement(self, at: ast.With, item: ast.withitem, body: list[ast.stmt]) -> Stmt:
+    def with_statement(self, item: ast.withitem, body: list[ast.stmt]) -> Stmt:
         phrase = self.values.value(item.context_expr)
         match phrase:
             case Phrase("block"):
