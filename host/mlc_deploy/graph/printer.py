@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import Const, Dim, Expr, IRModule
 from ..ir.names import Names
-from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal
+from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal, tuple_text
 from ..ops import Array
 from .nodes import (
     AnyCall,
@@ -114,15 +114,11 @@ def _inner(function: Function) -> Iterator[tuple[Function, str]]:
 
 def type_text(t: TensorType) -> str:
     """R.Tensor((1, "m"), "float32")"""
-    return f'R.Tensor({_tuple(list(map(_dim, t.shape)))}, "{t.dtype}")'
+    return f'R.Tensor({tuple_text(list(map(_dim, t.shape)))}, "{t.dtype}")'
 
 
 def _dim(d: Dim) -> str:
     return f'"{d}"' if isinstance(d, Expr) else str(d)
-
-
-def _tuple(parts: Sequence[str]) -> str:
-    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
 def _types_text(types: Sequence[TensorType]) -> str:
@@ -185,11 +181,11 @@ class _Printer:
             case CallTIR(func, _, types, tir_vars):
                 name = self.names.get(func, identifier(func))
                 rest = f", tir_vars=R.shape([{', '.join(map(_dim, tir_vars))}])" if tir_vars else ""
-                return f"R.call_tir(cls.{name}, {_tuple(args)}, {_types_text(types)}{rest})"
+                return f"R.call_tir(cls.{name}, {tuple_text(args)}, {_types_text(types)}{rest})"
             case CallPacked(func, _, types, pure):
                 rest = "" if pure else ", pure=False"
                 name = literal(func)
-                return f"R.call_dps_packed({name}, {_tuple(args)}, {_types_text(types)}{rest})"
+                return f"R.call_dps_packed({name}, {tuple_text(args)}, {_types_text(types)}{rest})"
             case CallFused(function):
                 return f"{self.within(function)}({', '.join(args)})"
             case CallLoop(body, turns=turns, states=states):
@@ -199,10 +195,10 @@ class _Printer:
                 named = [
                     f"{key}={_attribute(v)}" for key, v in said.items() if isinstance(v, Expr) or v
                 ]
-                return f"R.loop({', '.join((self.within(body), _tuple(args), *named))})"
+                return f"R.loop({', '.join((self.within(body), tuple_text(args), *named))})"
             case CallBranch(then, otherwise):
                 both = f"{self.within(then)}, {self.within(otherwise)}"
-                return f"R.branch({args[0]}, {both}, {_tuple(args[1:])})"
+                return f"R.branch({args[0]}, {both}, {tuple_text(args[1:])})"
 
     def within(self, function: Function) -> str:
         """The printed name of a function within this one."""

@@ -19,11 +19,12 @@ from ..ir import Dim
 from ..ir import Var as Symbol
 from ..ir.names import Names
 from .bind import rebuilt
-from .decoder import LIKELIEST, LOGITS, POSITION, TOKEN, Emitter
+from .decoder import LIKELIEST, LOGITS, POSITION, TOKEN
 from .dims import bound, fit, same_types, symbol
 from .eliminate import eliminate_dead_code
+from .emitter import Emitter
 from .extents import EXTENT, largest, saying
-from .nodes import Binding, CallBranch, Constant, Function, Value, Var
+from .nodes import Binding, CallBranch, Constant, Function, Value, Var, const
 
 HEARD_ROWS = "heard_rows"  # a state: the number of key and value rows, if each sound decides it
 NEVER = np.finfo(np.float32).min  # added to the logits of silent tokens
@@ -40,7 +41,7 @@ def hearing(
     made = dict(zip(hear.output_names, hear.outputs, strict=True))
     rows = _fitting(hear, tell, heard)
     e = Emitter(replace(tell, params=(*hear.params, *tell.params)))
-    begins = e.emit("equal", inputs[POSITION], _number(0), name="begins")
+    begins = e.emit("equal", inputs[POSITION], const(0, "int64"), name="begins")
     most = dict(hear.extents)
     states = [Var(name, largest(made[source].type, most)) for name, source in heard.items()]
     states += [Var(HEARD_ROWS, EXTENT)] if rows else []
@@ -70,8 +71,8 @@ def hearing(
         extent, given = rows
         top = min(dict(tell.extents)[extent.name], most[given.name])
         # A loaded state may hold any number: the clamp keeps the rows inside the states.
-        count = e.emit("minimum", outputs[-1], _number(top), name=extent.name)
-        count = e.emit("maximum", count, _number(0), name=extent.name)
+        count = e.emit("minimum", outputs[-1], const(top, "int64"), name=extent.name)
+        count = e.emit("maximum", count, const(0, "int64"), name=extent.name)
         count = e.emit("extent", count, name=extent.name, extent=extent)
         known = {own: _first_rows(e, own, state) for own, state in known.items()}
         known[inputs[extent.name]] = count
@@ -188,9 +189,5 @@ def _written(e: Emitter, state: Var, rows: Value) -> Var:
     """A state [1, H, L, D] that begins with `rows`, written in place: nothing copies the state."""
     own = e.emit("reshape", state, name=state.name, shape=state.type.shape[1:])
     new = e.emit("reshape", rows, name=state.name, shape=rows.type.shape[1:])
-    after = e.emit("append_rows", own, new, _number(0), name=state.name, owned=False)
+    after = e.emit("append_rows", own, new, const(0, "int64"), name=state.name, owned=False)
     return e.emit("reshape", after, name=state.name, shape=state.type.shape)
-
-
-def _number(value: int) -> Constant:
-    return Constant(np.array(value, np.int64))
