@@ -37,6 +37,7 @@ from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded
 from .layout import layout, pack, packed_index, packed_shape, unpack
+from .products import matrix_products
 from .quantize import saturated
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
@@ -196,10 +197,6 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [y.astype(np.float32 if x.dtype == np.int8 else x.dtype)]
 
 
-def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
-    return out.elements * types[0].sizes[-1]
-
-
 # --------------------------------------------------------------------------------- rows as int8
 
 
@@ -231,4 +228,4 @@ def _evaluate_rows(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 register(Operator("quantize_rows", _compute_rows, _evaluate_rows, "opaque"))
-register(Operator("dense_blocks", _compute, _evaluate, "anchor", multiplies=_products))
+register(Operator("dense_blocks", _compute, _evaluate, "anchor", multiplies=matrix_products))
