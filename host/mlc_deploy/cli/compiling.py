@@ -27,7 +27,7 @@ from .options import (
     shapes,
     states,
 )
-from .progress import Progress, Say, kernels_said
+from .progress import Progress, Say, kernel_progress
 from .saving import MODEL
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def compiled(
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
-        progress=kernels_said(say), dims=ranges(reading.bind),
+        progress=kernel_progress(say), dims=ranges(reading.bind),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:

@@ -89,8 +89,8 @@ def bytes_text(n: int) -> str:
 def in_short(record: Record) -> str:
     """4 of 4 layers; agreement 100.00 % before, 99.90 % after"""
     integers = sum(layer["bits"] < 32 for layer in record["layers"])
-    said = f"{integers} of {len(record['layers'])} layers"
+    text = f"{integers} of {len(record['layers'])} layers"
     if record["measure"]:
         of = record["measure"].split()[0]
-        said += f"; {of} {record['before']:.2f} % before, {record['after']:.2f} % after"
-    return said
+        text += f"; {of} {record['before']:.2f} % before, {record['after']:.2f} % after"
+    return text

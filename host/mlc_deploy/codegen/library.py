@@ -63,8 +63,8 @@ class Library:
         if compiled is None:
             compiled = {k.name: compile_kernel(k, self.target) for k in self.kernels}
         objects = _objects(compiled)
-        said = msgpack.packb(metadata(self))
-        return link(merge(objects or [("", empty_object(self.target))], said), self.linked)
+        described = msgpack.packb(metadata(self))
+        return link(merge(objects or [("", empty_object(self.target))], described), self.linked)
 
     @property
     def weights_bytes(self) -> bytes:

@@ -69,8 +69,8 @@ def _squeeze(n: OnnxNode) -> Any:
     if axes is None:
         axes = [axis for axis, extent in enumerate(old) if extent == 1]
         for extent in (e for e in old if isinstance(e, Expr)):
-            said = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
-            warnings.warn(said, ModelWarning, stacklevel=2)
+            what = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
+            warnings.warn(what, ModelWarning, stacklevel=2)
     gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
     if any(old[axis] != 1 for axis in gone):
         raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")

@@ -189,11 +189,13 @@ class _Printer:
             case CallFused(function):
                 return f"{self.within(function)}({', '.join(args)})"
             case CallLoop(body, turns=turns, states=states):
-                said: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
-                said |= {"written": call.written, "conditional": call.conditional}
-                said |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
+                options: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
+                options |= {"written": call.written, "conditional": call.conditional}
+                options |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
                 named = [
-                    f"{key}={_attribute(v)}" for key, v in said.items() if isinstance(v, Expr) or v
+                    f"{key}={_attribute(v)}"
+                    for key, v in options.items()
+                    if isinstance(v, Expr) or v
                 ]
                 return f"R.loop({', '.join((self.within(body), tuple_text(args), *named))})"
             case CallBranch(then, otherwise):
@@ -225,9 +227,9 @@ class _Printer:
         typed = (f"{self.value(v)}: {type_text(v.type)}" for v in f.params)
         yield "@R.function"
         yield f"def {name}({', '.join(typed)}):"
-        said = _attributes(f, name, params, [self.value(v) for v in f.outputs]) | attrs
-        if said:
-            yield f"    R.func_attr({literal(said)})"
+        written = _attributes(f, name, params, [self.value(v) for v in f.outputs]) | attrs
+        if written:
+            yield f"    R.func_attr({literal(written)})"
         for block, after in _blocks(f):
             indent = "    "
             if after is not None:
@@ -245,19 +247,19 @@ def _attributes(
     f: Function, name: str, params: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, Any]:
     """Attributes for the parts of a function that its text does not show."""
-    said: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     if f.name != name:
-        said[GLOBAL_SYMBOL] = f.name
+        written[GLOBAL_SYMBOL] = f.name
     inputs = [v.name for v in f.params]
     if inputs != list(params):
-        said[INPUT_NAMES] = inputs
+        written[INPUT_NAMES] = inputs
     if list(f.output_names) != list(outputs):
-        said[OUTPUT_NAMES] = list(f.output_names)
+        written[OUTPUT_NAMES] = list(f.output_names)
     if f.states:
-        said[STATES] = dict(f.states)
+        written[STATES] = dict(f.states)
     if f.extents:
-        said[EXTENTS] = dict(f.extents)
-    return said
+        written[EXTENTS] = dict(f.extents)
+    return written
 
 
 def _attribute(value: Any) -> str:

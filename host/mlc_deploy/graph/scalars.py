@@ -52,9 +52,9 @@ def _with_scalars(
                 binding = replace(binding, call=call)
             case CallLoop() | CallBranch():
                 binding = replace(binding, call=_of_bodies(binding, known, most))
-        said = defined_by(binding)
-        if said is not None:
-            known[said] = binding.outputs[0]
+        extent = defined_by(binding)
+        if extent is not None:
+            known[extent] = binding.outputs[0]
         bindings.append(binding)
     return replace(function, bindings=tuple(bindings))
 
