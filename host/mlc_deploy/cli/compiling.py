@@ -1,4 +1,4 @@
-"""The model of a job: read, made of small integers, compiled. Or a saved one."""
+"""The model of a run: read, quantized if asked, and compiled; or loaded, if it was saved."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class Source:
 
 
 def read_source(path: Path, given: Mapping[str, Any], reading: Reading) -> Source:
+    """Reads a model; its inputs may have the shapes of the given arrays."""
     own = converters(reading.own)  # once: functions can be registered once only
     return Source(path, reading, own, graph_of(path, given, reading, own))
 
