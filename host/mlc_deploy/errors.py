@@ -27,6 +27,7 @@ these packages import nothing of this one. Our own mistakes are `assert`s.
 from __future__ import annotations
 
 import textwrap
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,3 +159,18 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+@contextmanager
+def users_code(file: str, kind: type[MlcError], where: str, mend: str) -> Iterator[None]:
+    """Whatever code of the user's file raises becomes an error of this kind, with the line."""
+    try:
+        yield
+    except kind:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == file]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"{where}, line {line}" if line else where
+        raise kind(f"{type(error).__name__}: {error}", where=place, mend=mend) from error

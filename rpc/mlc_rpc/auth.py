@@ -32,8 +32,8 @@ class Refusal(Exception):
     @property
     def quoted(self) -> str:
         """The peer's words, shortened and without its advice."""
-        said = shown(self.text.partition("; try: ")[0], QUOTED)
-        return f'it says "{said}"'
+        words = shown(self.text.partition("; try: ")[0], QUOTED)
+        return f'it says "{words}"'
 
 
 @dataclass(frozen=True, slots=True)

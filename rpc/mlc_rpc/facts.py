@@ -111,9 +111,9 @@ def _asked(board: SshUrl, timeout: float) -> Facts:
         shell.close()
 
 
-def _files(said: str) -> dict[str, str]:
+def _files(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for part in said.split("mlc-file ")[1:]:
+    for part in text.split("mlc-file ")[1:]:
         path, _, text = part.partition("\n")
         found[path] = text.strip("\0\n ")
     return found

@@ -88,14 +88,13 @@ def checked(key: bytes, board: str = "") -> bytes:
     return key
 
 
-def how_to_start(name: str, login: str, port: int = PORT, address: str = "0.0.0.0") -> str:
+def how_to_start(name: str, login: str, port: int = PORT) -> str:
     """Commands that bring the key to a board and start the runtime there.
 
     `login` is what ssh takes ("pi@raspberrypi").
     """
     key = shlex.quote(str(key_path(name)))
-    where = f"[{address}]" if ":" in address else address
     return (
         f"ssh {login} 'umask 077; cat > mlc.key' < {key}\n"
-        f"ssh {login} ./mlc-runtime --listen {where}:{port} --key-file mlc.key\n"
+        f"ssh {login} ./mlc-runtime --listen 0.0.0.0:{port} --key-file mlc.key\n"
     )

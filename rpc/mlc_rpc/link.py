@@ -353,12 +353,12 @@ class Link:
         client has sent nothing, even while data arrives.
         """
         silent, seen = 0, (0, 0)
-        mute, said = 0, 0
+        mute, sent = 0, 0
         while not self._over.wait(BEAT_SECONDS):
             writing = self._writing.locked()
             signs = (self._received, self.transport.moved if writing else seen[1])
             silent, seen = (silent + 1 if signs == seen else 0), signs
-            mute, said = (mute + 1 if self.sent_bytes == said else 0), self.sent_bytes
+            mute, sent = (mute + 1 if self.sent_bytes == sent else 0), self.sent_bytes
             if silent >= DEAD_BEATS:
                 self._end(self._dead)
                 self.transport.close()

@@ -530,9 +530,9 @@ class RemoteModule:
         if set(inputs) - set(states) != set(names):
             missing = ", ".join(n for n in names if n not in inputs)
             unknown = ", ".join(n for n in inputs if n not in names and n not in states)
-            said = (missing and f"missing: {missing}", unknown and f"unknown: {unknown}")
+            faults = (missing and f"missing: {missing}", unknown and f"unknown: {unknown}")
             raise Refused(
-                f"the model's inputs are not these ({'; '.join(filter(None, said))})",
+                f"the model's inputs are not these ({'; '.join(filter(None, faults))})",
                 board=self.session.board,
                 attempt=f"inputs {', '.join(f'{name}: {p}' for name, p in names.items())}",
             )

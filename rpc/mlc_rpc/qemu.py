@@ -125,8 +125,8 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
     )
     if tried.returncode == 0:
         return ""
-    said = [line for line in (tried.stderr or tried.stdout).splitlines() if line.strip()]
-    why = said[0] if said else "it did not say why"
+    lines = [line for line in (tried.stderr or tried.stdout).splitlines() if line.strip()]
+    why = lines[0] if lines else "it did not say why"
     return f"this QEMU takes no such plugin ({why}); try: scripts/build-qemu"
 
 

@@ -69,24 +69,24 @@ def clean_ssh(url: SshUrl, timeout: float) -> list[Cleaned]:
     """Removes everything that this user left on the board. Raises Unreachable."""
     shell = open_shell(resolve(url), timeout)
     try:
-        said = shell.run(script(CLEAN), timeout)
+        answer = shell.run(script(CLEAN), timeout)
     finally:
         shell.close()
-    if "mlc-done" not in said.out:
-        raise shell.host.unreachable(f"its cache cannot be removed: {quoted(said.complaint)}")
-    found = re.findall(r"^mlc-clean ([0-9]{1,15}) (.+)$", said.out, re.MULTILINE)
+    if "mlc-done" not in answer.out:
+        raise shell.host.unreachable(f"its cache cannot be removed: {quoted(answer.complaint)}")
+    found = re.findall(r"^mlc-clean ([0-9]{1,15}) (.+)$", answer.out, re.MULTILINE)
     return [Cleaned(path, int(kilobytes) * 1024) for kilobytes, path in found]
 
 
 def _machine(shell: Shell, timeout: float) -> str:
     """The machine of the board's user space: a 32-bit system on a 64-bit kernel is "arm"."""
     host = shell.host
-    said = shell.run(script(PROBE), timeout)
-    found = re.search(r"mlc-board (\S{1,64}) (\S{1,64})((?: [0-9]{1,3})*)", said.out)
+    answer = shell.run(script(PROBE), timeout)
+    found = re.search(r"mlc-board (\S{1,64}) (\S{1,64})((?: [0-9]{1,3})*)", answer.out)
     if not found:
-        words = quoted((said.complaint or said.out)[-300:])
+        words = quoted((answer.complaint or answer.out)[-300:])
         raise host.unreachable(
-            f"its shell does not run a command (status {said.status}): {words}",
+            f"its shell does not run a command (status {answer.status}): {words}",
             f"ssh -p {host.port} {host.user}@{host.name} uname -m",
         )
     system, kernel, octets = found[1], found[2], [int(n) for n in found[3].split()]
@@ -105,15 +105,15 @@ def _machine(shell: Shell, timeout: float) -> str:
 
 def _send(shell: Shell, content: bytes, timeout: float) -> int:
     """Stores the program in the board's cache; returns the index of its place (ssh_scripts)."""
-    said = shell.run(script(CHECK, content), timeout)
-    there = re.search(r"mlc-there (\d)", said.out)
-    complaints = [said.complaint] if "mlc-absent" not in said.out else []
+    answer = shell.run(script(CHECK, content), timeout)
+    there = re.search(r"mlc-there (\d)", answer.out)
+    complaints = [answer.complaint] if "mlc-absent" not in answer.out else []
     for place in range(PLACES):
         if there:
             return int(there[1])
-        said = shell.run(script(STORE, content, place), timeout, content)
-        there = re.search(r"mlc-there (\d)", said.out)
-        complaints.append(said.complaint)
+        answer = shell.run(script(STORE, content, place), timeout, content)
+        there = re.search(r"mlc-there (\d)", answer.out)
+        complaints.append(answer.complaint)
     if there:
         return int(there[1])
     raise shell.host.unreachable(

@@ -57,12 +57,12 @@ class ChildShell(Shell):
                 )
             except subprocess.TimeoutExpired:
                 return Said(-1, "", f"no answer in {timeout:g} s")
-            said = _beginning(complaint).strip()
+            errors = _beginning(complaint).strip()
             if done.returncode == FAILED:
                 raise self.host.unreachable(
-                    f"ssh failed: {quoted(said) or 'without a word'}", f"ssh {self.host.alias}"
+                    f"ssh failed: {quoted(errors) or 'without a word'}", f"ssh {self.host.alias}"
                 )
-            return Said(done.returncode, _beginning(out), said)
+            return Said(done.returncode, _beginning(out), errors)
 
     def start(self, command: str) -> Transport:
         from mlc_rpc.process import ProcessTransport  # cannot be imported on Windows

@@ -154,9 +154,9 @@ class Stream(Closing):
         unknown = [name for name in given if name not in self._arguments]
         missing = self._arguments.keys() - self._shapes.keys() - given.keys()
         if unknown or missing:
-            said = [f"unknown: {', '.join(unknown)}"] if unknown else []
-            said += [f"missing: {', '.join(sorted(missing))}"] if missing else []
-            raise self._refusal(f"the step's inputs are not the model's ({'; '.join(said)})")
+            faults = [f"unknown: {', '.join(unknown)}"] if unknown else []
+            faults += [f"missing: {', '.join(sorted(missing))}"] if missing else []
+            raise self._refusal(f"the step's inputs are not the model's ({'; '.join(faults)})")
         arrays = stored(self.module.model, given, self._shapes) if self._extents else given
         for name, array in arrays.items():
             self._inputs[name].put(array)

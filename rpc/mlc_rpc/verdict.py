@@ -218,9 +218,9 @@ def clock_khz(timing: Timing) -> Floats:
     now = timing.conditions
     if now is None:
         return np.empty(0)
-    said = _known(now.after["clock_khz"])
-    if said.size:
-        return said
+    clocks = _known(now.after["clock_khz"])
+    if clocks.size:
+        return clocks
     cycles, busy = now.during("cycles"), now.during("cpu_us")
     if cycles.size == 0 or cycles.size != busy.size:
         return np.empty(0)

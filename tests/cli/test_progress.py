@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.cli.progress import QUIET_SECONDS, _rarely, kernels_said
+from mlc_deploy.cli.progress import QUIET_SECONDS, _rarely, kernel_progress
 from mlc_deploy.driver.kernels import FEW
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.passes.context import options
@@ -28,7 +28,7 @@ class Clock:
 
 def test_kernels_and_the_time_that_is_left() -> None:
     clock, said = Clock(), list[str]()
-    counted = kernels_said(said.append, clock)
+    counted = kernel_progress(said.append, clock)
     for done, seconds in ((0, 5.0), (1, 7.0), (10, 25.0), (39, 83.0), (40, 85.0)):
         clock.now = seconds
         counted(done, 40)

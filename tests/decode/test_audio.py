@@ -23,7 +23,7 @@ def tone(hertz: float, seconds: float = 1.0) -> np.ndarray:
 def test_a_tone_is_loudest_in_its_channel() -> None:
     centres = np.arange(EAR.window // 2 + 1)[mel_filters(EAR).argmax(axis=1)] * 16000 / EAR.window
     for hertz in (440.0, 1000.0, 2500.0, 6000.0):
-        (heard,) = EAR.heard(tone(hertz))
+        (heard,) = EAR.features(tone(hertz))
         assert heard.shape == (80, 100) and heard.dtype == np.float32
         assert (
             abs(centres[heard.argmax(axis=0)] - hertz) <= 16000 / EAR.window + 0.04 * hertz
@@ -33,10 +33,10 @@ def test_a_tone_is_loudest_in_its_channel() -> None:
 def test_levels_of_the_spectrum() -> None:
     """Silence is the lowest, and nothing is more than 8 decades (2 of these units) below the
     loudest."""
-    (heard,) = EAR.heard(np.concatenate([tone(1000, 0.5), np.zeros(8000)]))
+    (heard,) = EAR.features(np.concatenate([tone(1000, 0.5), np.zeros(8000)]))
     np.testing.assert_allclose(heard.max() - heard.min(), 2.0, atol=1e-6)
-    np.testing.assert_allclose(EAR.heard(np.zeros(16000)), (-10 + 4) / 4)
-    louder = EAR.heard(tone(1000)).max() - EAR.heard(tone(1000) / 10).max()
+    np.testing.assert_allclose(EAR.features(np.zeros(16000)), (-10 + 4) / 4)
+    louder = EAR.features(tone(1000)).max() - EAR.features(tone(1000) / 10).max()
     np.testing.assert_allclose(louder, 2 / 4, atol=1e-6)  # power of 10^2
 
 
@@ -58,7 +58,7 @@ def test_samples_are_heard_as_they_are() -> None:
     parts = list(ear.parts(sound))
     assert [len(p) for p in parts] == [16000, 16000, 100]
     assert not parts[2][50:].any()
-    heard = ear.heard(parts[1])
+    heard = ear.features(parts[1])
     assert heard.shape == ear.shape and heard.dtype == np.float32
     np.testing.assert_array_equal(heard[0], sound[16000:32000].astype(np.float32))
 

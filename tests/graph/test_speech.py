@@ -15,7 +15,7 @@ from mlc_deploy.graph.decoder import LOGITS, POSITION, TOKEN
 from mlc_deploy.graph.dims import symbol
 from mlc_deploy.graph.evaluate import evaluate
 from mlc_deploy.graph.nodes import Constant
-from mlc_deploy.graph.speech import HEARD_ROWS, apart, followed_by, giving, hearing
+from mlc_deploy.graph.speech import HEARD_ROWS, apart, followed_by, giving, with_encoder
 from mlc_deploy.graph.states import with_states
 from mlc_deploy.graph.verify import verify
 
@@ -60,7 +60,7 @@ def tell(rows: str | int = "n") -> Function:
 
 def test_sounds_of_any_length() -> None:
     """The first step hears, and later ones read what was heard: not the sound that is given."""
-    both = hearing(giving(hear(), ["keys"]), tell(), {"heard": "keys"})
+    both = with_encoder(giving(hear(), ["keys"]), tell(), {"heard": "keys"})
     verify(both)
     for length in (1, 4, MOST):
         sound = np.random.default_rng(length).normal(size=(length, 2)).astype(np.float32)
@@ -76,7 +76,7 @@ def test_sounds_of_any_length() -> None:
 
 
 def test_a_loaded_number_of_rows_stays_in_bounds() -> None:
-    both = hearing(giving(hear(), ["keys"]), tell("m"), {"heard": "keys"})
+    both = with_encoder(giving(hear(), ["keys"]), tell("m"), {"heard": "keys"})
     given = {"sound": np.ones((2, 2), np.float32), "input_ids": np.array([[0]])}
     states = {"heard": np.ones((1, 1, MOST, 2), np.float32), POSITION: np.array(1)}
     for rows, sums in ((-3, 0), (1000, MOST)):
@@ -100,10 +100,10 @@ def test_extents_of_one_name_are_told_apart() -> None:
 
 def test_what_does_not_fit() -> None:
     with pytest.raises(GraphError) as caught:
-        hearing(giving(hear(), ["keys"]), tell(5), {"heard": "keys"})
+        with_encoder(giving(hear(), ["keys"]), tell(5), {"heard": "keys"})
     assert str(caught.value) == (
         "'tell' reads float32[1, 1, 5, 2] as 'heard', and 'hear' gives float32[1, 1, n, 2]"
     )
     with pytest.raises(GraphError) as caught:
-        hearing(hear(), tell(), {"heard": "values"})
+        with_encoder(hear(), tell(), {"heard": "values"})
     assert str(caught.value).endswith("as 'heard', and 'hear' gives nothing")

@@ -98,7 +98,7 @@ def test_numbers(model: Any, transcriber: mlc.Transcriber, local: Session) -> No
         wanted = model(as_torch(samples), decoder_input_ids=torch.tensor([[1, *right]])).logits[0]
     weights = model.model.decoder.layers[0].encoder_attn.k_proj.weight.detach().numpy()
     ear = transcriber.speech.ear
-    with Text(local.load(transcriber.model), given={ear.input: ear.heard(samples)}) as text:
+    with Text(local.load(transcriber.model), given={ear.input: ear.features(samples)}) as text:
         for token, logits in zip([1, *right], wanted.numpy(), strict=True):
             text.read([token])
             np.testing.assert_allclose(text.logits(), logits, rtol=1e-3, atol=1e-3)

@@ -18,7 +18,8 @@ from mlc_deploy.lower import lower
 from mlc_deploy.ops import OWN_OPERATORS
 from mlc_deploy.ops.registry import TensorType
 from mlc_targets import Target
-from tests.ops.awkward_calls import DRAWS, AwkwardCall, drawn
+from tests.ops.awkward import AwkwardCall
+from tests.ops.awkward_calls import DRAWS, drawn
 
 TARGETS = tuple(
     Target(text)

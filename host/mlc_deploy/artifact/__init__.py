@@ -4,7 +4,7 @@ format    the bytes of the file
 save      writes compiled programs to a file
 saved     reads a file as a model for `deploy` and `board.load`
 folder    the file, with the program that runs it on a board
-export    a model as part of a C program; c_table: its call table as data
+export    a model as part of a C program; c_table: its call table, c_data: the table as data
 c_model   a whole model as C
 """
 

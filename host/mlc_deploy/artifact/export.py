@@ -42,7 +42,8 @@ from ..codegen.elf import (
     write_object,
 )
 from ..files.unfinished import write_whole
-from .c_table import arena_and_memory, model_table, param_bytes
+from .c_data import model_data
+from .c_table import arena_and_memory, param_bytes
 from .save import Savable, refuse_host_calls
 
 HIDDEN = 2  # visibility: not outside of the program or shared object
@@ -102,12 +103,12 @@ def symbol_of(name: str) -> str:
 def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
     """A board's object of kernels, with the call table for C programs in place of the board's."""
     sections = without_tables(kernels)
-    table = model_table(kernels.machine, metadata, called)
+    table, model_at = model_data(kernels.machine, metadata, called)
     content, number = bytes(table.content), len(sections)
     locals_ = [s for s in kernels.symbols if s.binding == LOCAL]
     others = [s for s in kernels.symbols if s.binding != LOCAL]
     begin = Symbol(f"{called}.table", LOCAL, OBJECT, number, 0, len(content))
-    whole = Symbol(called, GLOBAL, OBJECT, number, table.model, len(content) - table.model)
+    whole = Symbol(called, GLOBAL, OBJECT, number, model_at, len(content) - model_at)
     symbols = (
         *locals_,
         begin,

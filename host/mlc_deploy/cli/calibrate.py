@@ -25,7 +25,7 @@ from .options import DEBUG, Misuse
 from .place import is_local
 from .progress import Progress
 from .report import milliseconds
-from .tables import add_row, console_for, labelled, plain_table, tell
+from .tables import add_row, console_for, plain_table, print_facts, tell
 
 if TYPE_CHECKING:
     from ..driver.calibrate import Basis
@@ -126,8 +126,7 @@ def show(found: Calibration) -> None:
                 f"{ms / row.ms - 1:+.0%}")  # fmt: skip
     console.print(table)
     console.print()
-    for label, text in facts(found):
-        console.print(labelled(label, text), soft_wrap=True)
+    print_facts(console, facts(found))
 
 
 def facts(found: Calibration) -> list[tuple[str, str]]:

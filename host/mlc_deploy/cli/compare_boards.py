@@ -21,12 +21,12 @@ from ..driver.deployment import Deployment
 from ..predict.calibration import Calibration
 from ..predict.counting import Forecast, forecast
 from .calibrate import wanted_of
+from .compiling import compiled, graph_of
 from .json_file import JsonFile
 from .options import DEBUG, Misuse, Reading, converters, model_file, reads_models
 from .progress import Progress
 from .report import milliseconds
-from .run import compiled, graph_of
-from .tables import add_row, bytes_text, console_for, labelled, plain_table
+from .tables import add_row, bytes_text, console_for, plain_table, print_facts
 
 BOARDS_HELP = (
     "a board's model, as raspberry-pi/5, or the name of a calibrated one; again for more "
@@ -175,10 +175,10 @@ def show(model: str, rows: Sequence[Row], stream: Any) -> None:
         )  # fmt: skip
     console.print(table)
     console.print()
-    text = f"{model}: predicted, not measured; by one thread, and by the board's fast cores"
-    console.print(labelled("note", text), soft_wrap=True)
-    text = f"'has' is the smallest board sold, without {SYSTEM_MIB} MiB for its system"
-    console.print(labelled("note", text), soft_wrap=True)
-    for own in dict.fromkeys(row.forecast.own for row in rows if row.forecast.own):
-        text = f"{own.board} was calibrated on {own.date}; it has what it said then"
-        console.print(labelled("note", text), soft_wrap=True)
+    calibrated = dict.fromkeys(row.forecast.own for row in rows if row.forecast.own)
+    notes = (
+        f"{model}: predicted, not measured; by one thread, and by the board's fast cores",
+        f"'has' is the smallest board sold, without {SYSTEM_MIB} MiB for its system",
+        *(f"{c.board} was calibrated on {c.date}; it has what it said then" for c in calibrated),
+    )
+    print_facts(console, (("note", text) for text in notes))

@@ -67,9 +67,9 @@ def message(error: BaseException) -> str:
         case _ if isinstance(error, MISTAKES):
             return str(error)
         case _:
-            said = f"{type(error).__name__}: {paragraph(str(error))}"
+            what = f"{type(error).__name__}: {paragraph(str(error))}"
             return (
-                f"a mistake in mlc-deploy itself ({said})\n  try: --debug, and report what it says"
+                f"a mistake in mlc-deploy itself ({what})\n  try: --debug, and report what it says"
             )
 
 

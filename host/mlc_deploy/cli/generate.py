@@ -10,25 +10,26 @@ import click
 
 from mlc_rpc.wire import MAX_THREADS
 
-from ..artifact import SavedModel
-from ..decode.api import HOST, LOOPS, TOKENS, Decoder, load_decoder
+from ..decode.api import HOST, LOOPS, TOKENS, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
-from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level, refuse_compiled
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
 from .pieces import (
     costs,
     emulated,
     fitting_board,
     print_pieces,
+    run_record,
     running,
+    save_one,
+    saved_one,
     show_facts,
 )
 from .place import NONE, choose
 from .progress import Progress
-from .saving import MODEL, save_model, saved
+from .saving import saved
 from .tables import Record
 
 ENDED = {
@@ -133,10 +134,11 @@ def generate(
     if isinstance(asked, str):  # before anything is compiled
         load_tokenizer(beside(file, Path(tokenizer) if tokenizer else None), file)
     progress = Progress(False)
-    ready = _ready(file, tokenizer, {
+    of_compiler = {
         "--target": target, "--max-length": max_length, "--window": window, "--cache": cache,
         "--precision": precision, "--db": db, "--save": save,
-    })  # fmt: skip
+    }  # fmt: skip
+    ready = saved_one(partial(load_decoder, tokenizer=tokenizer), file, of_compiler, "model")
     compiled = partial(
         load_decoder, file, length=max_length, window=window, cache=cache or "",
         tokenizer=tokenizer, loop=loop or HOST, precision=precision or "float32", db=db,
@@ -153,12 +155,12 @@ def generate(
         assert wanted is not None
         with progress.stage("compile"):
             made = ready or compiled(wanted)
-        _save(made, save, file)
+        save_one(made, save, file)
         return 0
     with fitting_board(url, wanted, cores, progress) as (session, wanted):
         with progress.stage("compile"):
             decoder = ready or compiled(wanted)
-        _save(decoder, save, file)
+        save_one(decoder, save, file)
         if asked is None:
             return 0
         fitting = decoder.fitting(session.device.machine, session.device.features)
@@ -168,11 +170,7 @@ def generate(
             cores=cores, timeout=timeout, loop=loop,
         )  # fmt: skip
         print_pieces(reply, to_json)
-        record = {
-            "model": file.stem, "target": str(wanted), "board": session.board,
-            "emulated": session.emulated, "text": reply.text or None, "reply": reply.tokens,
-            **reply.summary.record(),
-        }  # fmt: skip
+        record = run_record(file, wanted, session, reply)
     show_facts(_facts(record))
     to_json.write(record)
     return 0
@@ -201,21 +199,6 @@ def _existing(text: str) -> Path:
         mend = "the path of an .onnx, .pt2 or .mlc file, or of a folder"
         raise Misuse("there is no such file", where=text, mend=mend)
     return path
-
-
-def _ready(file: Path, tokenizer: str | None, options: dict[str, object]) -> Decoder | None:
-    """The model of an .mlc file, None of other files. Raises Misuse for a compiler's options."""
-    if file.suffix != MODEL:
-        return None
-    decoder = load_decoder(file, tokenizer=tokenizer)
-    refuse_compiled(file, decoder.model.target, options, "model")
-    return decoder
-
-
-def _save(decoder: Decoder, to: str | None, file: Path) -> None:
-    if to is not None:
-        assert not isinstance(decoder.model, SavedModel)
-        save_model(CompiledLevels((decoder.model,)), to, file.stem)
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

@@ -38,9 +38,9 @@ from .tables import (
     bytes_text,
     console_for,
     count_text,
-    labelled,
     line,
     plain_table,
+    print_facts,
     tell,
     tensor_text,
 )
@@ -247,8 +247,7 @@ def show(record: Record, stream: TextIO) -> None:
         console.print(line(layer_names), soft_wrap=True)
         console.print(table)
         console.print()
-    for label, text in _facts(record):
-        console.print(labelled(label, text), soft_wrap=True)
+    print_facts(console, _facts(record))
 
 
 def _choices(record: Record) -> Iterable[tuple[str, Table]]:

@@ -88,10 +88,10 @@ def cli() -> None:
     pass
 
 
-def _tell(said: Warning | str, kind: type[Warning], *place: Any) -> None:
+def _tell(warning: Warning | str, kind: type[Warning], *place: Any) -> None:
     """A warning about the model, as the others are shown; other packages' warnings are not."""
     if issubclass(kind, ModelWarning):
-        Progress(False).warn(str(said))
+        Progress(False).warn(str(warning))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,6 @@ NAME=128."""
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,7 +18,7 @@ from mlc_rpc.cores import KINDS, core_numbers
 from mlc_targets import Target, levels_of
 
 from ..artifact.format import is_saved
-from ..errors import GraphError, MlcError
+from ..errors import GraphError, MlcError, users_code
 from ..files import npy
 from ..files.outside import refuse_special
 from ..passes.context import MEMORY, OPTIONS, options
@@ -411,15 +410,8 @@ def converters(file: str | None) -> dict[str, Any]:
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=where) from None
     names: dict[str, Any] = {"__name__": "converters", "__file__": file}
-    try:
+    with users_code(file, Misuse, where, mend=f"python {file}"):
         exec(compile(source, file, "exec"), names)
-    except Exception as error:  # anything that the user's code raises
-        kind = type(error).__name__
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if f.filename == file]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        place = f"{where}, line {line}" if line else where
-        raise Misuse(f"{kind}: {error}", where=place, mend=f"python {file}") from error
     found = names.get("CONVERTERS", {})
     # A file that registers functions needs no CONVERTERS.
     if "CONVERTERS" not in names and b"register_func" not in source:

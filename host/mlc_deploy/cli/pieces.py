@@ -1,27 +1,34 @@
-"""Shared by `generate` and `transcribe`: options, the board, printing of pieces, and costs."""
+"""Shared by `generate` and `transcribe`: options, saved models, the board, pieces, and costs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mlc_targets import Target
 
+from ..artifact import SavedModel
 from ..board.connect import connect, target_of
+from ..decode.api import Decoder, Reply
+from ..decode.speech import Transcriber, Transcript
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
+from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import CORES, DEBUG, JSON_HELP
+from .options import CORES, DEBUG, JSON_HELP, refuse_compiled
 from .progress import Progress
-from .tables import Record, bytes_text, console_for, count_text, labelled
+from .saving import MODEL, save_model
+from .tables import Record, bytes_text, console_for, count_text, print_facts
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
+Made = TypeVar("Made", Decoder, Transcriber)
 
 
 def running(command: F) -> F:
@@ -38,6 +45,25 @@ def running(command: F) -> F:
     ):  # fmt: skip
         command = add(command)
     return command
+
+
+def saved_one(
+    load: Callable[[Path], Made], file: Path, of_compiler: Mapping[str, object], source: str
+) -> Made | None:
+    """The model of an .mlc file, None of other files. Raises Misuse for a compiler's options.
+    source: the kind of thing that such a model is compiled from."""
+    if file.suffix != MODEL:
+        return None
+    made = load(file)
+    refuse_compiled(file, made.model.target, of_compiler, source)
+    return made
+
+
+def save_one(made: Decoder | Transcriber, to: str | None, file: Path) -> None:
+    """Writes the model if --save asks for it."""
+    if to is not None:
+        assert not isinstance(made.model, SavedModel)
+        save_model(CompiledLevels((made.model,)), to, file.stem)
 
 
 @contextmanager
@@ -66,12 +92,21 @@ def print_pieces(pieces: Iterable[str | int], to_json: JsonFile) -> None:
     to_json.beside.write("\n")
 
 
+def run_record(
+    file: Path, target: Target, session: Session, written: Reply[Any] | Transcript
+) -> Record:
+    return {
+        "model": file.stem, "target": str(target), "board": session.board,
+        "emulated": session.emulated, "text": written.text or None, "reply": written.tokens,
+        **written.summary.record(),
+    }  # fmt: skip
+
+
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Prints the costs on stderr: stdout has only the text."""
     console = console_for(sys.stderr)
     console.print()
-    for label, text in facts:
-        console.print(labelled(label, text), soft_wrap=True)
+    print_facts(console, facts)
 
 
 def emulated(record: Record) -> str:

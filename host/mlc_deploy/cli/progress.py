@@ -58,16 +58,16 @@ def _rarely(say: Say, clock: Callable[[], float] = time.perf_counter) -> Say:
     """Passes a text on if nothing was said for QUIET_SECONDS."""
     last = clock()
 
-    def said(text: str) -> None:
+    def say_rarely(text: str) -> None:
         nonlocal last
         if clock() - last >= QUIET_SECONDS:
             last = clock()
             say(text)
 
-    return said
+    return say_rarely
 
 
-def kernels_said(
+def kernel_progress(
     say: Say, clock: Callable[[], float] = time.perf_counter
 ) -> Callable[[int, int], None]:
     """A callback that says how many kernels are compiled, and how long the others will take."""

@@ -33,7 +33,15 @@ from .options import (
     writable,
 )
 from .progress import Progress
-from .tables import Record, add_row, bytes_text, console_for, labelled, line, plain_table
+from .tables import (
+    Record,
+    add_row,
+    bytes_text,
+    console_for,
+    line,
+    plain_table,
+    print_facts,
+)
 
 
 @click.command()
@@ -184,8 +192,7 @@ def show(record: Record, stream: TextIO) -> None:
         )
     console.print(table)
     console.print()
-    for label, text in _facts(record):
-        console.print(labelled(label, text), soft_wrap=True)
+    print_facts(console, _facts(record))
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

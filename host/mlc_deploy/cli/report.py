@@ -17,9 +17,9 @@ from .tables import (
     console_for,
     count_text,
     in_short,
-    labelled,
     line,
     plain_table,
+    print_facts,
     tensor_text,
 )
 
@@ -36,8 +36,7 @@ def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
         console.print()
         console.print(_classes(record))
     console.print()
-    for label, text, style in _facts(record):
-        console.print(labelled(label, text, style), soft_wrap=True)
+    print_facts(console, _facts(record))
 
 
 def _title(record: Record) -> str:

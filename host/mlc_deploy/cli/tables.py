@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -41,6 +42,12 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 def labelled(label: str, text: str, style: str = "") -> Text:
     """A line below a table."""
     return line(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(line(text, style))
+
+
+def print_facts(console: Console, facts: Iterable[tuple[str, ...]]) -> None:
+    """Prints lines of (label, text), or of (label, text, style)."""
+    for fact in facts:
+        console.print(labelled(*fact), soft_wrap=True)
 
 
 def plain_table(*columns: tuple[str, bool]) -> Table:
@@ -82,8 +89,8 @@ def bytes_text(n: int) -> str:
 def in_short(record: Record) -> str:
     """4 of 4 layers; agreement 100.00 % before, 99.90 % after"""
     integers = sum(layer["bits"] < 32 for layer in record["layers"])
-    said = f"{integers} of {len(record['layers'])} layers"
+    text = f"{integers} of {len(record['layers'])} layers"
     if record["measure"]:
         of = record["measure"].split()[0]
-        said += f"; {of} {record['before']:.2f} % before, {record['after']:.2f} % after"
-    return said
+        text += f"; {of} {record['before']:.2f} % before, {record['after']:.2f} % after"
+    return text

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from ..artifact import SavedModel
 from ..decode.audio import read_wav
-from ..decode.speech import Transcriber, load_transcriber
+from ..decode.speech import load_transcriber
 from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
-from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level, refuse_compiled
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
 from .pieces import (
     costs,
     emulated,
     fitting_board,
     print_pieces,
+    run_record,
     running,
+    save_one,
+    saved_one,
     show_facts,
 )
 from .place import choose
 from .progress import Progress
-from .saving import MODEL, save_model, saved
+from .saving import saved
 from .tables import Record
 
 
@@ -90,7 +92,9 @@ def transcribe(
     speech = speech_of(file if file.is_dir() else file.parent, seconds)
     speech.start(language, task)  # refused before anything is compiled
     sound = read_wav(audio, speech.ear.rate)
-    ready = _ready(file, tokenizer, target, seconds, precision, db, save)
+    of_compiler = {"--target": target, "--seconds": seconds, "--precision": precision, "--db": db,
+                   "--save": save}  # fmt: skip
+    ready = saved_one(partial(load_transcriber, tokenizer=tokenizer), file, of_compiler, "folder")
     wanted = ready.model.target if ready else None
     if ready is None and target is not None:
         wanted = one_level(target, "transcribe takes")
@@ -104,38 +108,18 @@ def transcribe(
                 file, wanted, seconds=seconds, tokenizer=tokenizer,
                 precision=precision or "float32", db=db,
             )  # fmt: skip
-        if save is not None:
-            assert not isinstance(made.model, SavedModel)
-            save_model(CompiledLevels((made.model,)), save, file.stem)
+        save_one(made, save, file)
         fitting = made.fitting(session.device.machine, session.device.features)
         transcript = transcribed(
             fitting, sound, session, language=language, task=task, tokens=tokens, threads=threads,
             cores=cores, timeout=timeout,
         )  # fmt: skip
         print_pieces(transcript, to_json)
-        record = {
-            "model": file.stem, "target": str(wanted), "board": session.board,
-            "emulated": session.emulated, "text": transcript.text or None,
-            "language": transcript.language or language, "reply": transcript.tokens,
-            **transcript.summary.record(),
-        }  # fmt: skip
+        record = run_record(file, wanted, session, transcript)
+        record["language"] = transcript.language or language
     show_facts(_facts(record))
     to_json.write(record)
     return 0
-
-
-def _ready(
-    file: Path, tokenizer: str | None, target: str | None, seconds: float | None,
-    precision: str | None, db: str | None, save: str | None,
-) -> Transcriber | None:  # fmt: skip
-    """The model of an .mlc file, None of other files. Raises Misuse for a compiler's options."""
-    if file.suffix != MODEL:
-        return None
-    made = load_transcriber(file, tokenizer=tokenizer)
-    options = {"--target": target, "--seconds": seconds, "--precision": precision, "--db": db,
-               "--save": save}  # fmt: skip
-    refuse_compiled(file, made.model.target, options, "folder")
-    return made
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

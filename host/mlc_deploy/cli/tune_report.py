@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mlc_targets import Target
 
-from .tables import Record, add_row, console_for, labelled, line, plain_table
+from .tables import Record, add_row, console_for, line, plain_table, print_facts
 
 if TYPE_CHECKING:
     from ..driver.deployment import Deployment
@@ -153,8 +153,7 @@ def show(record: Record, stream: Any) -> None:
     if record["layers"] is not None:
         console.print(_layers_table(record))
         console.print()
-    for label, text in _facts(record):
-        console.print(labelled(label, text), soft_wrap=True)
+    print_facts(console, _facts(record))
 
 
 def task_columns(objective: str) -> tuple[tuple[str, bool], ...]:

@@ -110,8 +110,8 @@ def as_junit(verdicts: Sequence[Verdict]) -> str:
                     case, "failure", {"message": _printed(text.split("\n")[0])}
                 )
                 failure.text = _printed(text)
-            said = _printed(", ".join(filter(None, (v.cost, v.since))))
-            xml.SubElement(case, "system-out").text = said
+            costs = _printed(", ".join(filter(None, (v.cost, v.since))))
+            xml.SubElement(case, "system-out").text = costs
     xml.indent(root)
     return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

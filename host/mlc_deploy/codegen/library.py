@@ -63,8 +63,8 @@ class Library:
         if compiled is None:
             compiled = {k.name: compile_kernel(k, self.target) for k in self.kernels}
         objects = _objects(compiled)
-        said = msgpack.packb(metadata(self))
-        return link(merge(objects or [("", empty_object(self.target))], said), self.linked)
+        described = msgpack.packb(metadata(self))
+        return link(merge(objects or [("", empty_object(self.target))], described), self.linked)
 
     @property
     def weights_bytes(self) -> bytes:
@@ -169,12 +169,10 @@ def _refuse_names(names: Iterable[str]) -> None:
         )
 
 
-def compile_kernels(
-    name: str, kernels: Sequence[Kernel], target: Target, model: ModelMap | None = None
-) -> Library:
+def compile_kernels(name: str, kernels: Sequence[Kernel], target: Target) -> Library:
     """A library of kernels, whose names must be unique; CodegenError for what the target lacks."""
     names = [kernel.name for kernel in kernels]
     twice = {n for n in names if names.count(n) > 1}
     if twice:
         raise CodegenError(f"two kernels are called '{min(twice)}'")
-    return Library(name, target, lambda: kernels, model=model)
+    return Library(name, target, lambda: kernels)

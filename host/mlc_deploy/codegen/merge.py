@@ -151,8 +151,8 @@ def _attributes(o: Object) -> tuple[Section, ...]:
 
 def _calling(o: Object) -> tuple[object, ...]:
     """The machine and the calling convention."""
-    said = (attributes_of(s.content) for s in _attributes(o))
-    kept = [sorted((t, n) for t, n in tags.items() if t not in OF_FUNCTIONS) for tags in said]
+    attributes = (attributes_of(s.content) for s in _attributes(o))
+    kept = [sorted((t, n) for t, n in tags.items() if t not in OF_FUNCTIONS) for tags in attributes]
     return o.machine, o.flags, kept
 
 

@@ -99,10 +99,7 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool
     for first in range(0, lanes, 8):
         fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
         eight = call_named(b, "llvm.x86.sse2.packssdw.128", SHORTS, fours[0], fours[-1])
-        if s.zero:
-            zeros = ll.Constant(SHORTS, [s.zero] * 8)
-            eight = call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
-        eights.append(eight)
+        eights.append(_plus_zero(b, s, eight))
     name = f"llvm.x86.sse2.pack{'ss' if signed else 'us'}wb.128"
     sixteen = ll.VectorType(ll.IntType(8), 16)
     bytes_ = [call_named(b, name, sixteen, *pair) for pair in _pairs(eights)]
@@ -165,6 +162,12 @@ def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[
     return [_whole(b, picked(b, [x], range(n, n + 4))) for n in lanes[::4]]
 
 
+def _plus_zero(b: ll.IRBuilder, s: Saturated, eight: Value) -> Value:
+    if not s.zero:
+        return eight
+    return call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, ll.Constant(SHORTS, [s.zero] * 8))
+
+
 def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -> Value:
     lanes = dtype_of(s.dtype).lanes
     signed = dtype_of(s.dtype).kind == "int"
@@ -182,9 +185,7 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -
             name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
         else:
             name = f"llvm.aarch64.neon.sqxt{'' if signed else 'u'}n.v8i8"
-            if s.zero:
-                zeros = ll.Constant(SHORTS, [s.zero] * 8)
-                eight = call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
+            eight = _plus_zero(b, s, eight)
         bytes_.append(call_named(b, name, ll.VectorType(ll.IntType(8), 8), eight))
     return _joined(b, bytes_, lanes)
 

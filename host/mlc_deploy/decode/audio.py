@@ -54,7 +54,7 @@ class Ear(ABC):
         return self.samples
 
     @abstractmethod
-    def heard(self, part: Array) -> Array:
+    def features(self, part: Array) -> Array:
         """The model's input, float32, for float[n] with least <= n <= samples."""
 
     def parts(self, sound: Array) -> Iterator[Array]:
@@ -83,16 +83,16 @@ class Spectra(Ear):
     def shape(self) -> tuple[int, ...]:
         return (1, self.channels, self.frames)
 
-    def heard(self, part: Array) -> Array:
+    def features(self, part: Array) -> Array:
         """The logarithms of the mel spectrum, float32[1, channels, frames]."""
         half = self.window // 2
         padded = np.pad(part.astype(np.float64), half, mode="reflect")
         cut = np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop]
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
         power = np.abs(np.fft.rfft(cut[: self.frames] * hann)) ** 2
-        heard = np.log10(np.maximum(power @ mel_filters(self).T, FLOOR))
-        heard = np.maximum(heard, heard.max() - RANGE)
-        return np.ascontiguousarray((heard.T[None] + 4) / 4, np.float32)
+        mel = np.log10(np.maximum(power @ mel_filters(self).T, FLOOR))
+        mel = np.maximum(mel, mel.max() - RANGE)
+        return np.ascontiguousarray((mel.T[None] + 4) / 4, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Waves(Ear):
     def shape(self) -> tuple[int, ...]:
         return (1, self.samples)
 
-    def heard(self, part: Array) -> Array:
+    def features(self, part: Array) -> Array:
         """The samples, float32[1, n]."""
         return np.ascontiguousarray(part[None], np.float32)
 

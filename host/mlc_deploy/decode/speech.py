@@ -151,18 +151,18 @@ class Transcript:
 
     def _written(self) -> Iterator[str | int]:
         for part in self._speech.ear.parts(self._sound):
-            said = self._said(part)
+            tokens = self._tokens(part)
             if self._tokenizer is None:
-                yield from said
+                yield from tokens
                 continue
-            for piece in self._tokenizer.texts(t for t in said if not self._speech.marks(t)):
+            for piece in self._tokenizer.texts(t for t in tokens if not self._speech.marks(t)):
                 self.text += piece
                 yield piece
 
-    def _said(self, part: Array) -> Iterator[int]:
+    def _tokens(self, part: Array) -> Iterator[int]:
         """The tokens of one part of sound."""
         ear = self._speech.ear
-        with Text(self._loaded, given={ear.input: ear.heard(part)}, **self._how) as text:
+        with Text(self._loaded, given={ear.input: ear.features(part)}, **self._how) as text:
             self._memory = text.memory
             if self._detect:
                 text.read(self._start[:1])

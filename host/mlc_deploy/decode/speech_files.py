@@ -158,8 +158,8 @@ def _speech(
             mend=f"a model of type {' or '.join(KINDS)}",
         )
     lacking = [key for key in kind.needed if type(config.get(key)) is not int]
-    said = {**config, **{k: v for k, v in generation.items() if v is not None}}
-    begin = said.get("decoder_start_token_id")
+    config = {**config, **{k: v for k, v in generation.items() if v is not None}}
+    begin = config.get("decoder_start_token_id")
     lacking += [] if type(begin) is int else ["decoder_start_token_id"]
     if lacking or type(begin) is not int:
         raise DecodeError(
@@ -172,12 +172,12 @@ def _speech(
         ear=kind.ear(config, ear, seconds),
         length=config[kind.needed[-1]],
         begin=begin,
-        ends=frozenset(_tokens(said.get("eos_token_id"))),
-        languages=_named(said.get("lang_to_id")),
-        tasks=_named(said.get("task_to_id")),
-        plain=next(iter(_tokens(said.get("no_timestamps_token_id"))), None),
-        silent=tuple(_tokens(said.get("suppress_tokens"))),
-        late=tuple(_tokens(said.get("begin_suppress_tokens"))),
+        ends=frozenset(_tokens(config.get("eos_token_id"))),
+        languages=_named(config.get("lang_to_id")),
+        tasks=_named(config.get("task_to_id")),
+        plain=next(iter(_tokens(config.get("no_timestamps_token_id"))), None),
+        silent=tuple(_tokens(config.get("suppress_tokens"))),
+        late=tuple(_tokens(config.get("begin_suppress_tokens"))),
     )
 
 

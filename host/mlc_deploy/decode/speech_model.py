@@ -26,7 +26,7 @@ from ..graph.decoder import Parts, with_cache
 from ..graph.dims import symbol
 from ..graph.extents import largest
 from ..graph.nodes import Value
-from ..graph.speech import followed_by, giving, hearing
+from ..graph.speech import followed_by, giving, with_encoder
 from ..ir import Dim
 from .audio import Ear
 from .model import BRANCH, IDS, LOGITS, STEP, dimension_of, inputs_of, past_of
@@ -44,29 +44,32 @@ EXPORT = "optimum-cli export onnx --task automatic-speech-recognition-with-past"
 def read_speech(folder: Path, ear: Ear, length: int, silent: Sequence[int] = ()) -> Function:
     """The function of a folder that optimum wrote, for sound of `ear` and texts of up to `length`
     tokens. silent: tokens that are never written. Raises DecodeError, ImporterError."""
-    encoder = folder / ENCODER
+    file = folder / ENCODER
     first, later = _file(folder, FIRST), _file(folder, LATER)
-    if not encoder.is_file() or first is None or later is None:
-        lacking = ENCODER if not encoder.is_file() else " and no ".join(LATER if first else FIRST)
+    if not file.is_file() or first is None or later is None:
+        lacking = ENCODER if not file.is_file() else " and no ".join(LATER if first else FIRST)
         raise DecodeError(f"the folder holds no {lacking}", where=str(folder), mend=EXPORT)
-    sound = inputs_of(_refuse_other(encoder, (ear.input,), STATES))[ear.input]
+    sound = inputs_of(_refuse_other(file, (ear.input,), STATES))[ear.input]
     shape: list[Dim] = list(ear.shape)
     if ear.least < ear.samples:
         shape[-1] = symbol(SAMPLES)
-    heard = giving(from_onnx(encoder, *_sizes([sound], {ear.input: shape}, ear.samples)), [STATES])
-    (hidden,) = heard.outputs
-    rows = rows_at_most(heard, hidden)
-    hear = followed_by(heard, _keys(first, hidden.type.shape, rows), {HIDDEN: STATES})
-    tell = _teller(later, hear, rows, length)
-    caches = {p.name: p.name for p in tell.params if OF_ENCODER in p.name}
-    return together(hear, replace(tell, name=folder.name or "speech"), caches, silent, str(folder))
+    states = giving(from_onnx(file, *_sizes([sound], {ear.input: shape}, ear.samples)), [STATES])
+    (hidden,) = states.outputs
+    rows = rows_at_most(states, hidden)
+    encoder = followed_by(states, _keys(first, hidden.type.shape, rows), {HIDDEN: STATES})
+    decoder = _decoder(later, encoder, rows, length)
+    caches = {p.name: p.name for p in decoder.params if OF_ENCODER in p.name}
+    return together(
+        encoder, replace(decoder, name=folder.name or "speech"), caches, silent, str(folder)
+    )
 
 
 def together(
-    hear: Function, tell: Function, caches: Mapping[str, str], silent: Sequence[int], where: str
-) -> Function:
+    encoder: Function, decoder: Function, caches: Mapping[str, str], silent: Sequence[int],
+    where: str,
+) -> Function:  # fmt: skip
     try:
-        return hearing(hear, tell, caches, silent)
+        return with_encoder(encoder, decoder, caches, silent)
     except GraphError as error:
         raise DecodeError(error.what, where=where, mend=error.mend) from error
 
@@ -145,7 +148,7 @@ def _sizes(
     return shapes, dims
 
 
-def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
+def _decoder(file: Path, encoder: Function, most: int, length: int) -> Function:
     """The decoder of later steps with its cache, as a function of tokens and of at most `most` rows
     of the encoder's keys and values."""
     proto = _refuse_other(file, (IDS,), LOGITS)
@@ -153,9 +156,9 @@ def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
     outputs = {o.name: o for o in proto.graph.output}
     every = past_of(inputs, outputs)
     past = {name: after for name, after in every.items() if OF_ENCODER not in name}
-    heard = {n: v.type.shape for n, v in zip(hear.output_names, hear.outputs, strict=True)}
+    encoded = {n: v.type.shape for n, v in zip(encoder.output_names, encoder.outputs, strict=True)}
     rows = dimension_of(inputs, next(iter(past)), 2) if past else ""
-    if not rows or set(heard) - set(inputs):
+    if not rows or set(encoded) - set(inputs):
         raise DecodeError(
             "the decoder takes no caches past_key_values.N of what was heard and said",
             where=str(file), mend=EXPORT,
@@ -165,10 +168,10 @@ def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
         dims[steps] = f"<={min(STEP, length)}"
     if (places := dimension_of(inputs, PLACES, 0)) not in ("", steps):
         dims[places] = symbol(steps) if steps else 1
-    given: dict[str, Sequence[Dim]] = {**heard}
+    given: dict[str, Sequence[Dim]] = {**encoded}
     if HIDDEN in inputs:
         hidden = [d.dim_value or 1 for d in inputs[HIDDEN].type.tensor_type.shape.dim]
-        given[HIDDEN] = (1, next(iter(heard.values()))[2], *hidden[2:])
+        given[HIDDEN] = (1, next(iter(encoded.values()))[2], *hidden[2:])
     shapes, sizes = _sizes([inputs[name] for name in given], given, most)
     dims |= sizes
     for name in (IDS, *past):
@@ -180,7 +183,7 @@ def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
     unread = [p for p in made.params if p.name == HIDDEN and p not in read]
     made = replace(made, params=tuple(p for p in made.params if p not in unread))
     unknown = [p.name for p in made.params
-               if p.name not in {IDS, PLACES, *past, *heard, *dict(made.extents)}]  # fmt: skip
+               if p.name not in {IDS, PLACES, *past, *encoded, *dict(made.extents)}]  # fmt: skip
     if unknown:
         what = f"nothing says what the decoder's input {', '.join(unknown[:3])} is"
         raise DecodeError(what, where=str(file), mend=EXPORT)

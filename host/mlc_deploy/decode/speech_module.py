@@ -1,8 +1,8 @@
 """Exports a speech model of transformers' classes as two programs: an encoder, which gives the
 decoder's keys and values, and a decoder with its cache in buffers.
 
-    hearer(sound) -> heard: the keys and values of each layer, [1, H, S, D]
-    teller(input_ids[1, n], cache_position[n], heard) -> logits[1, n, tokens]
+    encoder(sound) -> heard: the keys and values of each layer, [1, H, S, D]
+    decoder(input_ids[1, n], cache_position[n], heard) -> logits[1, n, tokens]
 
 S is open if the length of the sound is.
 """
@@ -78,26 +78,32 @@ def read_speech_module(
         samples, rows = {}, {}
         if open_sound:
             samples = {1: torch.export.Dim(SAMPLES, min=ear.least, max=ear.samples)}
-        heard = torch.export.export(
-            _hearer(inner), (), {ear.input: sound}, strict=False,
+        encoder_program = torch.export.export(
+            _encoder(inner), (), {ear.input: sound}, strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,
             dynamic_shapes={ear.input: samples},
         )  # fmt: skip
-        hear = from_torch(heard, dims={SAMPLES: f"<={ear.samples}"} if open_sound else {})
-        said, keys = _caches(inner, sound)
-        most = [rows_at_most(hear, value) for value in hear.outputs[: len(keys)]]
+        encoder = from_torch(
+            encoder_program, dims={SAMPLES: f"<={ear.samples}"} if open_sound else {}
+        )
+        own, keys = _caches(inner, sound)
+        most = [rows_at_most(encoder, value) for value in encoder.outputs[: len(keys)]]
         tokens = torch.export.Dim("tokens", min=1, max=min(STEP, length))
         if open_sound:
             rows = {2: torch.export.Dim(ROWS, min=1, max=max(most))}
         given = {IDS: torch.zeros(1, 3, dtype=torch.long), PLACES: torch.arange(3), HEARD: keys}
         shapes = {IDS: {1: tokens}, PLACES: {0: tokens}, HEARD: [rows] * len(keys)}
-        told = torch.export.export(
-            _teller(inner, said, length), (), given, dynamic_shapes=shapes, strict=True
+        decoder_program = torch.export.export(
+            _decoder(inner, own, length), (), given, dynamic_shapes=shapes, strict=True
         )
-    names = [n for n in map(str, told.graph_signature.user_inputs) if n.startswith(HEARD)]
-    tell = decoder_of_program(told, where, length, dict(zip(names, most, strict=True)))
-    caches = dict(zip(names, hear.output_names, strict=False))
-    return together(hear, tell, caches, silent, where)
+    names = [
+        n for n in map(str, decoder_program.graph_signature.user_inputs) if n.startswith(HEARD)
+    ]
+    decoder = decoder_of_program(
+        decoder_program, where, length, dict(zip(names, most, strict=True))
+    )
+    caches = dict(zip(names, encoder.output_names, strict=False))
+    return together(encoder, decoder, caches, silent, where)
 
 
 def _caches(model: Any, sound: Any) -> tuple[list[Any], list[Any]]:
@@ -112,18 +118,18 @@ def _caches(model: Any, sound: Any) -> tuple[list[Any], list[Any]]:
         past_key_values=both,
         use_cache=True,
     )
-    own, heard = (
+    own, of_sound = (
         [x for layer in cache.layers for x in (layer.keys, layer.values)]
         for cache in (both.self_attention_cache, both.cross_attention_cache)
     )
-    return own, heard
+    return own, of_sound
 
 
-def _hearer(model: Any) -> Any:
+def _encoder(model: Any) -> Any:
     """A module that gives the decoder's keys and values of a sound."""
     import torch
 
-    class Hearer(torch.nn.Module):  # type: ignore[misc]
+    class Encoder(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -131,16 +137,16 @@ def _hearer(model: Any) -> Any:
         def forward(self, **sound: Any) -> Any:
             return _caches(self.model, *sound.values())[1]
 
-    return Hearer()
+    return Encoder()
 
 
-def _teller(model: Any, own: Sequence[Any], length: int) -> Any:
+def _decoder(model: Any, own: Sequence[Any], length: int) -> Any:
     """The decoder, with its own cache in buffers and the keys and values of the sound as an input.
     own: the keys and values of one token."""
     import torch
     from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticLayer
 
-    class Teller(torch.nn.Module):  # type: ignore[misc]
+    class Decoder(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -163,4 +169,4 @@ def _teller(model: Any, own: Sequence[Any], length: int) -> Any:
             )  # fmt: skip
             return self.model.proj_out(x.last_hidden_state)
 
-    return Teller()
+    return Decoder()

@@ -59,19 +59,19 @@ class Tokenizer:
     def texts(self, tokens: Iterable[int]) -> Iterator[str]:
         """The text of tokens, as soon as characters are whole: one may take several tokens."""
         known: list[int] = []  # begins with the last token before, so that spaces are right
-        said = ""
+        yielded = ""
         for token in tokens:
             known.append(token)
             whole = self._own.decode(known)
             if whole.endswith(UNFINISHED):
                 continue
-            if len(whole) > len(said):
-                yield whole[len(said) :]
+            if len(whole) > len(yielded):
+                yield whole[len(yielded) :]
             known = known[-1:]
-            said = self._own.decode(known)
+            yielded = self._own.decode(known)
         rest = self._own.decode(known)
-        if len(rest) > len(said):
-            yield rest[len(said) :]
+        if len(rest) > len(yielded):
+            yield rest[len(yielded) :]
 
 
 def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:

@@ -304,15 +304,17 @@ def refuse_clock(done: Deployment, passed: float, where: str) -> None:
     """Raises DeployError if this machine's clock contradicts the board's. passed: seconds that the
     timing took by this machine's clock."""
     timing = done.timing
-    said = sum(s * n for s, n in zip(timing.samples, timing.number, strict=True))
+    clocked = sum(s * n for s, n in zip(timing.samples, timing.number, strict=True))
     times, more = CLOCK_AHEAD
     slack, waited = CLOCK_BEHIND
     mend = "another board, or one whose clock is right; its figures are as before"
-    if said > passed * times + more:
-        what = f"the board's clock says {said:.2f} s of runs that took at most {passed:.2f} s here"
+    if clocked > passed * times + more:
+        what = (
+            f"the board's clock says {clocked:.2f} s of runs that took at most {passed:.2f} s here"
+        )
         raise DeployError(what, where=where, mend=mend)
-    if not done.interruptions and passed > said * slack + waited:
-        what = f"the board's clock says {said:.2f} s of runs that took {passed:.2f} s here"
+    if not done.interruptions and passed > clocked * slack + waited:
+        what = f"the board's clock says {clocked:.2f} s of runs that took {passed:.2f} s here"
         raise DeployError(what, where=where, mend=mend)
 
 

@@ -181,16 +181,13 @@ def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: _Wo
 
 
 def source_texts(
-    sources: Mapping[str, KernelSource],
-    target: Target,
-    layers: Mapping[str, Sequence[str]],
-    workers: int | None = None,
+    sources: Mapping[str, KernelSource], target: Target, layers: Mapping[str, Sequence[str]]
 ) -> dict[str, KernelText]:
     """The texts of kernels, with the arguments of compile_sources and made the same way; a kernel
     that shares a function appears as it would be alone."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
     units = {name: (source,) for name, source in sources.items()}
-    with _Workers(workers) as processes:
+    with _Workers(None) as processes:
         return _made(form, units, target, layers, processes)[0]
 
 

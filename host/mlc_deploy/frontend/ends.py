@@ -11,7 +11,7 @@ from ..graph.dims import symbols
 from ..graph.nodes import Function, Value
 from ..ir import Var
 from .extents import Extents
-from .node import Node, said_as, shape_of
+from .node import Node, shape_of, with_dims
 
 
 class _End(Node):
@@ -43,4 +43,4 @@ def finished(
 def _of_own_extent(n: Node, value: Value) -> Value:
     """The output with an extent of its own for each dimension that is an expression."""
     own = [e if isinstance(e, int | Var) else n.extents.named(n, e) for e in shape_of(value)]
-    return said_as(n, value, own)
+    return with_dims(n, value, own)

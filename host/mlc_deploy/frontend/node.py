@@ -183,7 +183,7 @@ def of_extent(n: Node, x: Value, extent: Dim) -> Value:
     return n.emit("first", x, n.extents.value(n, extent), extent=extent)
 
 
-def said_as(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
+def with_dims(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     """x with its dimensions written as other, equal expressions."""
     if list(shape_of(x)) == list(shape):
         return x

@@ -56,8 +56,8 @@ def _if(n: OnnxNode) -> Any:
             if not isinstance(error.__cause__, MISTAKES):
                 raise
         else:
-            said = f"{n.place}: only its {name} fits the shapes, and is taken whatever the"
-            warnings.warn(f"{said} condition is ({mistake.what})", ModelWarning, stacklevel=2)
+            what = f"{n.place}: only its {name} fits the shapes, and is taken whatever the"
+            warnings.warn(f"{what} condition is ({mistake.what})", ModelWarning, stacklevel=2)
             return n.body(name)
     raise mistake
 

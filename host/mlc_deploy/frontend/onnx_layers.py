@@ -93,14 +93,6 @@ def _gemm(n: OnnxNode) -> Any:
     return y if c is None else n.emit("add", y, scaled(n, c, n.attr("beta", 1.0)))
 
 
-def _matmul(n: OnnxNode) -> Any:
-    return matmul(n, n.input(0), n.input(1))
-
-
-def _det(n: OnnxNode) -> Any:
-    return determinant(n, n.input(0))
-
-
 def _pool(n: OnnxNode) -> Any:
     x, rank = n.input(0), spatial_rank(n.input(0))
     window = window_of(n, n.shape()[2:], n.attr("kernel_shape"))
@@ -201,8 +193,10 @@ def _instance_norm(n: OnnxNode) -> Any:
 
 LAYERS: dict[str, Converter] = {
     "AveragePool": _pool, "BatchNormalization": _batch_norm, "Col2Im": _col2im, "Conv": _conv,
-    "ConvTranspose": _conv_transpose, "Det": _det, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
+    "ConvTranspose": _conv_transpose, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
     "GlobalLpPool": _global_pool, "GlobalMaxPool": _global_pool,
-    "InstanceNormalization": _instance_norm, "LpNormalization": _lp_normalization,
-    "LpPool": _pool, "MatMul": _matmul, "MaxPool": _pool, "MaxUnpool": _max_unpool,
+    "InstanceNormalization": _instance_norm, "LpNormalization": _lp_normalization, "LpPool": _pool,
+    "MaxPool": _pool, "MaxUnpool": _max_unpool,
+    "Det": lambda n: determinant(n, n.input(0)),
+    "MatMul": lambda n: matmul(n, n.input(0), n.input(1)),
 }  # fmt: skip

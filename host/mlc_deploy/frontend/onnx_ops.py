@@ -46,10 +46,6 @@ from .onnx_trees import TREES
 # --------------------------------------------------------------------------------------- shapes
 
 
-def _flatten(n: OnnxNode) -> Any:
-    return reshape(n, n.input(0), n.two_dimensional(n.attr("axis", 1)))
-
-
 def _reshape(n: OnnxNode) -> Any:
     """0 copies the input's dimension (unless allowzero); -1 is the extent that is left."""
     old = n.shape()
@@ -73,8 +69,8 @@ def _squeeze(n: OnnxNode) -> Any:
     if axes is None:
         axes = [axis for axis, extent in enumerate(old) if extent == 1]
         for extent in (e for e in old if isinstance(e, Expr)):
-            said = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
-            warnings.warn(said, ModelWarning, stacklevel=2)
+            what = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
+            warnings.warn(what, ModelWarning, stacklevel=2)
     gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
     if any(old[axis] != 1 for axis in gone):
         raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
@@ -90,10 +86,6 @@ def _unsqueeze(n: OnnxNode) -> Any:
     if len(shape) != rank:
         raise ValueError(f"axes {axes} name a dimension twice")
     return reshape(n, n.input(0), shape)
-
-
-def _concat(n: OnnxNode) -> Any:
-    return joined(n, n.every(), n.attr("axis"))
 
 
 def _split(n: OnnxNode) -> Any:
@@ -123,14 +115,6 @@ def _slice(n: OnnxNode) -> Any:
 def _expand(n: OnnxNode) -> Any:
     wanted = tuple(n.extents.own(n, d) for d in n.dims(1, "shape"))
     return expand(n, n.input(0), broadcast_shape(n.op, [n.shape(), wanted]))
-
-
-def _tile(n: OnnxNode) -> Any:
-    return n.emit("tile", n.input(0), reps=n.ints("repeats", 1))
-
-
-def _gather(n: OnnxNode) -> Any:
-    return n.emit("gather", n.input(0), n.input(1), axis=n.axis(0))
 
 
 def _pad(n: OnnxNode) -> Any:
@@ -180,10 +164,6 @@ def _shape(n: OnnxNode) -> Any:
     return n.extents.vector(n, shape[begin:end])
 
 
-def _size(n: OnnxNode) -> Any:
-    return n.extents.value(n, product(n.shape()))
-
-
 def _constant(n: OnnxNode) -> Any:
     for key, dtype in (("value_float", "float32"), ("value_int", "int64")):
         for name in (key, f"{key}s"):
@@ -221,17 +201,17 @@ def _range(n: OnnxNode) -> Any:
     return n.constant(start + numbers * delta, str(start.dtype))
 
 
-def _identity(n: OnnxNode) -> Any:
-    return n.inputs[0]
-
-
 CONVERTERS: dict[str, Converter] = {
     **CONTROL, **DECODERS, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT,
-    **RUNTIME, **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Concat": _concat,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space,
-    "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
+    **RUNTIME, **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space, "Expand": _expand,
     "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,
-    "Size": _size, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split,
-    "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+    "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split, "Squeeze": _squeeze,
+    "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+    "Concat": lambda n: joined(n, n.every(), n.attr("axis")),
+    "Flatten": lambda n: reshape(n, n.input(0), n.two_dimensional(n.attr("axis", 1))),
+    "Gather": lambda n: n.emit("gather", n.input(0), n.input(1), axis=n.axis(0)),
+    "Identity": lambda n: n.inputs[0],
+    "Size": lambda n: n.extents.value(n, product(n.shape())),
+    "Tile": lambda n: n.emit("tile", n.input(0), reps=n.ints("repeats", 1)),
 }  # fmt: skip

@@ -10,14 +10,6 @@ from .node import shape_of
 from .onnx_node import Converter, OnnxNode, TensorList
 
 
-def _empty(n: OnnxNode) -> Any:
-    return TensorList()
-
-
-def _construct(n: OnnxNode) -> Any:
-    return TensorList(n.every())
-
-
 def _place(n: OnnxNode, number: int, length: int) -> int:
     """A position in a sequence; negative ones count from its end."""
     place = n.whole(number, "position")
@@ -49,10 +41,6 @@ def _at(n: OnnxNode) -> Any:
     return own[_place(n, 1, len(own))]
 
 
-def _length(n: OnnxNode) -> Any:
-    return n.constant(len(n.sequence(0)), "int64")
-
-
 def _split(n: OnnxNode) -> Any:
     """A vector gives the sizes of all parts, a scalar gives one size; the default is 1."""
     axis, keep = n.axis(0), True
@@ -78,10 +66,6 @@ def _optional(n: OnnxNode) -> Any:
     return n.inputs[0] if n.inputs else None
 
 
-def _has_element(n: OnnxNode) -> Any:
-    return n.constant(_optional(n) is not None, "bool")
-
-
 def _get_element(n: OnnxNode) -> Any:
     if _optional(n) is None:
         raise ValueError("the optional has no element")
@@ -89,8 +73,11 @@ def _get_element(n: OnnxNode) -> Any:
 
 
 SEQUENCES: dict[str, Converter] = {
-    "ConcatFromSequence": _concat, "SequenceAt": _at, "SequenceConstruct": _construct,
-    "Optional": _optional, "OptionalGetElement": _get_element,
-    "OptionalHasElement": _has_element, "SequenceEmpty": _empty, "SequenceErase": _erase,
-    "SequenceInsert": _insert, "SequenceLength": _length, "SplitToSequence": _split,
+    "ConcatFromSequence": _concat, "SequenceAt": _at, "Optional": _optional,
+    "OptionalGetElement": _get_element, "SequenceErase": _erase, "SequenceInsert": _insert,
+    "SplitToSequence": _split,
+    "SequenceConstruct": lambda n: TensorList(n.every()),
+    "OptionalHasElement": lambda n: n.constant(_optional(n) is not None, "bool"),
+    "SequenceEmpty": lambda n: TensorList(),
+    "SequenceLength": lambda n: n.constant(len(n.sequence(0)), "int64"),
 }  # fmt: skip

@@ -113,11 +113,11 @@ def _named_dims(
             if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
                 if d in bounds:
                     raise fixed_and_open(d, bounds[d], name, value, where)
-                said = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
+                what = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
                 if d in dims:
-                    raise ShapeError(said, where=where, mend=f"--bind {d}={value}, or none")
-                said += ": the model calls two dimensions by one name"
-                warnings.warn(said, ModelWarning, stacklevel=2)
+                    raise ShapeError(what, where=where, mend=f"--bind {d}={value}, or none")
+                what += ": the model calls two dimensions by one name"
+                warnings.warn(what, ModelWarning, stacklevel=2)
     return result
 
 

@@ -139,14 +139,14 @@ def _trusted(path: Path) -> ExportedProgram:
 def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
     """The program that torch loads. Raises ImporterError with torch's reason."""
     torch = _torch(where)
-    said = _Said()
+    cause = _Cause()
     for name in TALKATIVE:
-        logging.getLogger(name).addFilter(said)
+        logging.getLogger(name).addFilter(cause)
     try:
         program: ExportedProgram = torch.export.load(source)
         return program
     except Exception as error:  # of many kinds, from zip files to schemas
-        reason = first_line(said.error or error)  # torch logs the cause, and raises another error
+        reason = first_line(cause.error or error)  # torch logs the cause, and raises another error
         raise ImporterError(
             f"torch cannot read the program: {reason[:LONGEST_REASON]}",
             where=where,
@@ -154,10 +154,10 @@ def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
         ) from error
     finally:
         for name in TALKATIVE:
-            logging.getLogger(name).removeFilter(said)
+            logging.getLogger(name).removeFilter(cause)
 
 
-class _Said(logging.Filter):
+class _Cause(logging.Filter):
     """Hides all records of a log and keeps the exception that one of them carries."""
 
     error: BaseException | None = None

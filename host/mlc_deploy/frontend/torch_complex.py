@@ -137,17 +137,9 @@ def _view_as_complex(n: TorchNode, x: Value) -> Complex:
     return Complex(_last(n, x, 0), _last(n, x, 1))
 
 
-def _complex(n: TorchNode, real: Value, imag: Value) -> Complex:
-    return Complex(real, imag)
-
-
 def _polar(n: TorchNode, size: Value, angle: Value) -> Complex:
     parts = (n.emit("multiply", size, n.emit(f, angle)) for f in ("cos", "sin"))
     return Complex(*parts)
-
-
-def _view_as_real(n: TorchNode, x: Complex) -> Value:
-    return stacked(n, [x.real, x.imag], -1)
 
 
 def _abs(n: TorchNode, x: Complex) -> Value:
@@ -199,8 +191,10 @@ def _part(which: int) -> Callable[[TorchNode, Complex], Value]:
 # COMPLEX: operators that make complex numbers, or real ones of them. OF_COMPLEX: operators that
 # also have a converter for real numbers.
 COMPLEX: Mapping[str, Converter] = {
-    "_fft_c2c": _c2c, "_fft_c2r": _c2r, "_fft_r2c": _r2c, "complex": _complex, "polar": _polar,
-    "view_as_complex": _view_as_complex, "view_as_real": _view_as_real,
+    "_fft_c2c": _c2c, "_fft_c2r": _c2r, "_fft_r2c": _r2c, "polar": _polar,
+    "view_as_complex": _view_as_complex,
+    "complex": lambda n, real, imag: Complex(real, imag),
+    "view_as_real": lambda n, x: stacked(n, [x.real, x.imag], -1),
 }  # fmt: skip
 OF_COMPLEX: Mapping[str, Converter] = {
     "_conj": _conjugate,

@@ -87,13 +87,9 @@ def _scan(
     return [*ends, *results]
 
 
-def _map(n: TorchNode, body: Body, sequences: Sequence[Value], seen: Sequence[Any]) -> list[Value]:
-    return _scan(n, body, [], sequences, seen)
-
-
 CONTROL: dict[str, Converter] = {
     "higher_order.cond": _cond,
-    "higher_order.map_impl": _map,
+    "higher_order.map_impl": lambda n, body, sequences, seen: _scan(n, body, [], sequences, seen),
     "higher_order.scan": _scan,
     "higher_order.while_loop": _while_loop,
 }

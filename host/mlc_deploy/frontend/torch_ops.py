@@ -56,10 +56,6 @@ def _unary(n: TorchNode, x: Any) -> Any:
     return n.emit(UNARY[n.aten], n.tensor(x, n.dtype))
 
 
-def _bitwise_not(n: TorchNode, x: Any) -> Any:
-    return n.emit("logical_not" if n.dtype == "bool" else "bitwise_not", x)
-
-
 def _binary(n: TorchNode, a: Any, b: Any, alpha: Any = 1) -> Any:
     op, dtype = BINARY[n.aten], n.dtype
     if dtype == "bool":
@@ -188,14 +184,6 @@ def _clamp(n: TorchNode, x: Any, low: Any = None, high: Any = None) -> Any:
     return n.emit("clip", y, **numbers) if numbers else y
 
 
-def _relu6(n: TorchNode, x: Any) -> Any:
-    return n.emit("clip", x, min=0, max=6)
-
-
-def _hardsigmoid(n: TorchNode, x: Any) -> Any:
-    return n.emit("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
-
-
 def _elu(n: TorchNode, x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
     """scale * (x, or alpha * (e^(input_scale * x) - 1) below zero)."""
     below = n.emit("elu", scaled(n, x, input_scale), alpha=float(alpha))
@@ -203,14 +191,6 @@ def _elu(n: TorchNode, x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
         return below
     chosen = n.emit("where", n.emit("greater", x, n.constant(0, n.dtype)), x, below)
     return scaled(n, chosen, scale)
-
-
-def _leaky_relu(n: TorchNode, x: Any, slope: Any) -> Any:
-    return n.emit("leaky_relu", x, alpha=float(slope))
-
-
-def _gelu(n: TorchNode, x: Any, approximate: str = "none") -> Any:
-    return n.emit("gelu", x, approximate=approximate)
 
 
 def _softplus(n: TorchNode, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
@@ -376,11 +356,15 @@ _ATEN: dict[str, Converter] = {
     **{
         converter.__name__.removeprefix("_"): converter
         for converter in (
-            _atan2, _bitwise_not, _div, _elu, _erfc, _expm1, _floor_divide, _gelu, _hardsigmoid,
-            _leaky_relu, _log1p, _logsumexp, _pow, _relu6, _rsqrt, _softplus, _sort, _topk, _trunc,
-            _var, _var_mean, _where,
+            _atan2, _div, _elu, _erfc, _expm1, _floor_divide, _log1p, _logsumexp, _pow, _rsqrt,
+            _softplus, _sort, _topk, _trunc, _var, _var_mean, _where,
         )
     },
+    "bitwise_not": lambda n, x: n.emit("logical_not" if n.dtype == "bool" else "bitwise_not", x),
+    "gelu": lambda n, x, approximate="none": n.emit("gelu", x, approximate=approximate),
+    "hardsigmoid": lambda n, x: n.emit("hard_sigmoid", x, alpha=1 / 6, beta=0.5),
+    "leaky_relu": lambda n, x, slope: n.emit("leaky_relu", x, alpha=float(slope)),
+    "relu6": lambda n, x: n.emit("clip", x, min=0, max=6),
     "_to_copy": _cast,
     "linalg_vector_norm": _vector_norm,
     **LAYERS,

@@ -47,10 +47,6 @@ def _view(n: TorchNode, x: Any, size: Sequence[int]) -> Any:
     return n.emit("reshape", x, shape=wanted)
 
 
-def _permute(n: TorchNode, x: Any, dims: Sequence[int]) -> Any:
-    return n.emit("transpose", x, axes=axes_of(x, list(dims)) if dims else [])
-
-
 def _transpose(n: TorchNode, x: Any, first: int = -2, second: int = -1) -> Any:
     axes = list(range(len(shape_of(x))))
     if len(axes) < 2:
@@ -62,10 +58,6 @@ def _transpose(n: TorchNode, x: Any, first: int = -2, second: int = -1) -> Any:
 def _squeeze(n: TorchNode, x: Any, dims: Any = None) -> Any:
     shape = shape_of(x)
     return without(n, x, [axis for axis in axes_of(x, dims) if shape[axis] == 1] if shape else [])
-
-
-def _unsqueeze(n: TorchNode, x: Any, dim: int) -> Any:
-    return with_axis(n, x, dim)
 
 
 def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:
@@ -190,14 +182,6 @@ def _pad(n: TorchNode, x: Any, pad: Sequence[int], value: Any = 0) -> Any:
 
 
 # -------------------------------------------------------------------------------------- indices
-
-
-def _embedding(n: TorchNode, weight: Any, indices: Any, *_: Any) -> Any:
-    return n.emit("gather", weight, indices, axis=0)
-
-
-def _index_select(n: TorchNode, x: Any, dim: int, index: Any) -> Any:
-    return n.emit("gather", x, index, axis=axes_of(x, dim)[0])
 
 
 def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
@@ -326,10 +310,6 @@ def _filled(n: TorchNode, value: Any, shape: Sequence[int]) -> Any:
     return expand(n, n.tensor(value, n.dtype), _sizes(n, shape))
 
 
-def _full(n: TorchNode, size: Sequence[int], value: Any, *_: Any) -> Any:
-    return _filled(n, value, size)
-
-
 def _full_like(n: TorchNode, x: Any, value: Any, *_: Any) -> Any:
     return _filled(n, value, shape_of(x))
 
@@ -359,14 +339,6 @@ def _arange(n: TorchNode, *arguments: Any) -> Any:
     return n.cast(count if start == 0 else n.emit("add", count, begin), n.dtype)
 
 
-def _linspace(n: TorchNode, start: Any, end: Any, steps: int, *_: Any) -> Any:
-    return n.constant(np.linspace(start, end, steps), n.dtype)
-
-
-def _scalar_tensor(n: TorchNode, value: Any, *_: Any) -> Any:
-    return n.constant(value, n.dtype)
-
-
 def _triangle(n: TorchNode, x: Any, diagonal: int = 0) -> Any:
     shape = shape_of(x)
     keep = getattr(np, n.aten)(np.ones(shape[-2:], bool), diagonal)
@@ -388,12 +360,22 @@ SHAPES: dict[str, Converter] = {
     **{
         converter.__name__.removeprefix("_"): converter
         for converter in (
-            _arange, _cat, _copy, _diagonal, _embedding, _expand, _flip, _full, _gather, _index_put,
-            _index_select, _linspace, _masked_select, _nonzero, _permute, _repeat, _roll,
-            _scalar_tensor, _select, _select_scatter, _slice, _slice_scatter, _squeeze, _unfold,
-            _unsqueeze,
+            _arange, _cat, _copy, _diagonal, _expand, _flip, _gather, _index_put, _masked_select,
+            _nonzero, _repeat, _roll, _select, _select_scatter, _slice, _slice_scatter, _squeeze,
+            _unfold,
         )
     },
     "constant_pad_nd": _pad,
+    "embedding": lambda n, weight, indices, *_: n.emit("gather", weight, indices, axis=0),
+    "full": lambda n, size, value, *_: _filled(n, value, size),
+    "index_select": lambda n, x, dim, at: n.emit("gather", x, at, axis=axes_of(x, dim)[0]),
+    "linspace": lambda n, first, last, count, *_: n.constant(
+        np.linspace(first, last, count), n.dtype
+    ),
+    "permute": lambda n, x, dims: n.emit(
+        "transpose", x, axes=axes_of(x, list(dims)) if dims else []
+    ),
+    "scalar_tensor": lambda n, value, *_: n.constant(value, n.dtype),
     "split_with_sizes": _split,
+    "unsqueeze": with_axis,
 }  # fmt: skip

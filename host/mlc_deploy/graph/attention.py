@@ -154,7 +154,7 @@ def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
     halves = target.arch == "aarch64" and target.float16 == "arithmetic"
     if floats != {"float32"} and not (halves and floats == {"float16"}):
         return None
-    cost = _cost_of(graph, (product, call), parts.type, (queries, keys, values), target)
+    cost = _cost_of((product, call), parts.type, (queries, keys, values), target)
     return _Attention(
         queries,
         keys,
@@ -176,9 +176,8 @@ def _alike(whole: Sequence[Dim], own: Sequence[Dim], k: _Operand, v: _Operand) -
 
 
 def _cost_of(
-    graph: Rewriting, products: Sequence[Call], scores: TensorType, read: Sequence[_Operand],
-    target: Target,
-) -> float:  # fmt: skip
+    products: Sequence[Call], scores: TensorType, read: Sequence[_Operand], target: Target
+) -> float:
     """Instructions of the calls that attention replaces."""
     total = SOFTMAX * _elements(scores.shape) / target.lanes("float32")
     for call in products:

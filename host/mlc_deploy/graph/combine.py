@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.names import Names
 from ..ops import Array, infer_types, operator
 from ..passes.context import optional
 from .constants import is_static, shape_of, with_constant
 from .eliminate import eliminate_dead_code
-from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, uses
+from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, taken_names, uses
 from .views import Memory, is_view, slice_offset
 
 
@@ -193,7 +192,7 @@ def _parts(group: Sequence[_Branch]) -> Iterator[dict[str, tuple[int, ...]]]:
 
 def _combine(function: Function, group: Sequence[_Branch]) -> Function:
     first = group[0]
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    names = taken_names(function)
     whole = _combined_type(group)
     made: list[Binding] = []
 

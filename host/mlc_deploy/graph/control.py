@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from operator import is_
 
 import numpy as np
 
@@ -22,6 +21,8 @@ from .nodes import (
     Value,
     bodies,
     uses,
+    with_bindings,
+    with_values,
 )
 
 TURN = TensorType((), "int64")  # the number of a loop's turn
@@ -137,9 +138,7 @@ def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Arr
 def constants_into_bodies(function: Function) -> Function:
     """loop(body, x, w), branch(c, body, w)   =>   the body holds the constant w, where every turn
     sees it whole"""
-    bindings = tuple(map(_holding_constants, function.bindings))
-    same = all(map(is_, bindings, function.bindings))
-    return function if same else replace(function, bindings=bindings)
+    return with_bindings(function, list(map(_holding_constants, function.bindings)))
 
 
 def _holding_constants(binding: Binding) -> Binding:
@@ -171,12 +170,7 @@ def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function
     """A body that holds these constant arguments. Argument n is its parameter n + offset."""
     values: dict[Value, Value] = {body.params[n + offset]: c for n, c in held.items()}
     params = tuple(p for p in body.params if p not in values)
-    bindings = tuple(
-        replace(b, call=replace(b.call, args=tuple(values.get(a, a) for a in b.call.args)))
-        for b in body.bindings
-    )
-    outputs = tuple(values.get(v, v) for v in body.outputs)
-    return replace(body, params=params, bindings=bindings, outputs=outputs)
+    return replace(with_values(body, values), params=params)
 
 
 # ------------------------------------------------------------------------------------ unused parts

@@ -22,14 +22,24 @@ import numpy as np
 from ..errors import GraphError
 from ..ir import Dim
 from ..ir import Var as Symbol
-from ..ir.names import Names
-from ..ops import infer_types
 from ..ops.plan import SHARED
 from .bind import rebuilt
 from .dims import same_dim
+from .emitter import Emitter
 from .extents import EXTENT
 from .last_rows import last_rows
-from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
+from .nodes import (
+    AnyCall,
+    Binding,
+    Call,
+    CallBranch,
+    Constant,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    const,
+)
 
 POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
 BYTES, SCALE = "int8", "float32"  # dtypes of int8 caches and of the scale of a row
@@ -47,24 +57,6 @@ class Parts:
     past: Mapping[str, str]
     mask: str | None = None
     positions: str | None = None
-
-
-class Emitter:
-    """Collects bindings, with names that differ from a function's own."""
-
-    def __init__(self, function: Function) -> None:
-        made = (v.name for b in function.bindings for v in b.outputs)
-        self.names = Names([*(p.name for p in function.params), *made])
-        self.bindings: list[Binding] = []
-
-    def param(self, name: str, t: TensorType) -> Var:
-        return Var(self.names.fresh(name), t)
-
-    def emit(self, op: str, *args: Value, name: str, source: str = "", **attrs: Any) -> Var:
-        (t,) = infer_types(op, [a.type for a in args], attrs)
-        out = Var(self.names.fresh(name), t)
-        self.bindings.append(Binding((out,), Call(op, args, attrs), source or name))
-        return out
 
 
 def with_cache(
@@ -99,21 +91,21 @@ def with_cache(
     e = Emitter(function)
     position = e.param(POSITION, EXTENT)
     filled = position if window is None else e.param(FILLED, EXTENT)
-    count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
+    count: Value = params[steps.name] if isinstance(steps, Symbol) else const(steps, "int64")
     dropped: tuple[Value, ...] = ()
     if window is None:
-        room = e.emit("subtract", _number(length), count, name="room")
+        room = e.emit("subtract", const(length, "int64"), count, name="room")
         kept = e.emit("minimum", filled, room, name="kept")
-        kept = e.emit("maximum", kept, _number(0), name="kept")
+        kept = e.emit("maximum", kept, const(0, "int64"), name="kept")
     else:
         # A loaded state may hold any number: the clamp keeps the rows inside the cache.
-        used = e.emit("minimum", filled, _number(length), name="used")
-        used = e.emit("maximum", used, _number(0), name="used")
+        used = e.emit("minimum", filled, const(length, "int64"), name="used")
+        used = e.emit("maximum", used, const(0, "int64"), name="used")
         after = e.emit("add", used, count, name="needed")
-        full = e.emit("greater", after, _number(length), name="full")
-        kept = e.emit("where", full, _number(window - 1), used, name="kept")
-        dropped = (e.emit("maximum", e.emit("subtract", used, kept, name="dropped"), _number(0),
-                          name="dropped"),)  # fmt: skip
+        full = e.emit("greater", after, const(length, "int64"), name="full")
+        kept = e.emit("where", full, const(window - 1, "int64"), used, name="kept")
+        more = e.emit("subtract", used, kept, name="dropped")
+        dropped = (e.emit("maximum", more, const(0, "int64"), name="dropped"),)
     past = e.emit("extent", kept, name="past", extent=rows)
     whole: Dim = rows + steps
 
@@ -232,7 +224,7 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
         return function
     e = Emitter(function)
     count = next(p for p in function.params if p.name == steps.name)
-    one = e.emit("equal", count, _number(1), name="one_token")
+    one = e.emit("equal", count, const(1, "int64"), name="one_token")
 
     def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
         own = {p: Var(p.name, p.type) for p in function.params}
@@ -248,7 +240,7 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
         bindings = (*inner.bindings, *_sharing_weights(made.bindings))
         return replace(made, name=name, params=tuple(own.values()), bindings=bindings)
 
-    bodies = body("one", {count: _number(1)}, {steps: 1}), body("several", {}, {})
+    bodies = body("one", {count: const(1, "int64")}, {steps: 1}), body("several", {}, {})
     outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in function.outputs)
     branch = Binding(outputs, CallBranch(*bodies, (one, *function.params)), "step")
     return replace(function, bindings=(*e.bindings, branch), outputs=outputs)
@@ -287,10 +279,6 @@ def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
 def _without(function: Function, values: Mapping[Value, Value]) -> Function:
     """The function without the parameters that are computed, and without states."""
     return replace(function, params=tuple(p for p in function.params if p not in values), states=())
-
-
-def _number(value: Any) -> Constant:
-    return Constant(np.array(value, np.int64))
 
 
 def _with_rows(t: TensorType, rows: int, stored: str, width: Dim | None = None) -> TensorType:

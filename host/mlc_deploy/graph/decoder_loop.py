@@ -17,7 +17,8 @@ from ..ops import TensorType
 from .bind import rebuilt
 from .builder import BlockBuilder
 from .control import TRUTH, TURN
-from .decoder import LOGITS, TOKEN, Emitter
+from .decoder import LOGITS, TOKEN
+from .emitter import Emitter
 from .extents import EXTENT
 from .nodes import Binding, CallBranch, CallLoop, Function, Value, Var, const
 

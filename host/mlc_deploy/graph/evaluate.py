@@ -62,9 +62,9 @@ def evaluate(
     for binding in function.bindings:
         args = [read(a) for a in binding.call.args]
         results = _call(binding, args, dims, module)
-        said = defined_by(binding)
-        if said is not None:
-            dims[said] = int(results[0])
+        extent = defined_by(binding)
+        if extent is not None:
+            dims[extent] = int(results[0])
         for var, array in zip(binding.outputs, results, strict=True):
             assert same_type(type_of(array), bound(var.type, dims)), (
                 f"{binding} gives {type_of(array)}"

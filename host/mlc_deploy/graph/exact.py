@@ -20,7 +20,7 @@ from ..ops.strategy import best_plan
 from ..passes.context import optional
 from .channels import plan_of_blocks
 from .constants import is_static
-from .nodes import Call, Constant, Function, Value, Var
+from .nodes import Call, Constant, Function, Value, Var, const
 from .rewrite import Rewriting, rewrite
 from .signs import costs_less_unsigned
 
@@ -74,13 +74,9 @@ def _less(graph: Rewriting, x: Value, zero: int) -> Value:
             less = zero - point.value.item()
             low, high = -128 - point.value.item(), 127 - point.value.item()
             whole = graph.emit("clip", whole, min=float(low), max=float(high))
-            return graph.emit("subtract", whole, _number(less)) if less else whole
+            return graph.emit("subtract", whole, const(less, "float32")) if less else whole
     data = graph.emit("cast", x, dtype="float32")
-    return graph.emit("subtract", data, _number(zero)) if zero else data
-
-
-def _number(value: int) -> Constant:
-    return Constant(np.asarray(value, np.float32))
+    return graph.emit("subtract", data, const(zero, "float32")) if zero else data
 
 
 def _worth_while(call: Call, w: Constant, target: Target) -> bool:

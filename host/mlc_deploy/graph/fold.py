@@ -16,7 +16,7 @@ from .constants import (
     with_constant,
 )
 from .nodes import Binding, Call, Constant, Function, Value, Var, substitute
-from .rewrite import Rewriting, known_call, rewrite
+from .rewrite import Rewriting, known_call, rewrite, two_constants
 
 
 @optional(level=1)
@@ -147,13 +147,10 @@ def _scale_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 def _bias_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """(x + a) + b   =>   x + (a + b), for constants a and b"""
-    y, second = with_constant(call.args) if call.op == "add" else (out, None)
-    biased = graph.call(y, "add")
-    if second is None or biased is None or not graph.once(y):
+    found = two_constants(graph, out, call) if call.op == "add" else None
+    if found is None:
         return None
-    x, first = with_constant(biased.args)
-    if first is None or x.type != out.type:
-        return None
+    x, first, second, y = found
     total = same_dtype(wide(first.value) + wide(second.value), first.value)
     return graph.emit("add", x, Constant(total, first.name or second.name), instead=y)
 

@@ -3,8 +3,6 @@ knows operators."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..ir import Binary, Buffer, Const, Expr, Load, Reduce, loads
 from ..ir import Var as Index
 from ..ir.names import Names
@@ -15,7 +13,17 @@ from ..ops.pointwise import FUNCTION, NAME, Step, step_of
 from ..passes.context import optional
 from ..te.read_back import ReadStage
 from .definition import Definition, is_elementwise, is_whole
-from .nodes import Binding, Call, CallTIR, Function, TensorType, Value, Var
+from .nodes import (
+    Binding,
+    Call,
+    CallTIR,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    taken_names,
+    with_bindings,
+)
 
 MOST_STEPS = 64  # the longest expression to convert; longer ones stay functions
 
@@ -24,7 +32,7 @@ MOST_STEPS = 64  # the longest expression to convert; longer ones stay functions
 def recognize_functions(function: Function) -> Function:
     """call_tir(f, x, w, b)   =>   pointwise(dense(x, w), b, steps), where f computes this: each of
     its stages is elementwise, transposes a tensor, or multiplies matrices"""
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    names = taken_names(function)
     bindings: list[Binding] = []
     for binding in function.bindings:
         match binding.call:
@@ -32,8 +40,7 @@ def recognize_functions(function: Function) -> Function:
                 bindings += _operators(binding, definition, names) or [binding]
             case _:
                 bindings.append(binding)
-    same = all(a is b for a, b in zip(bindings, function.bindings, strict=False))
-    return function if same else replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
 
 
 def _operators(binding: Binding, definition: Definition, names: Names) -> list[Binding]:

@@ -20,7 +20,7 @@ from ..ops.strategy import ANCHORS
 from ..passes.context import optional
 from .definition import Definition
 from .extents import dims_of
-from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
+from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var, with_bindings
 from .views import is_view
 
 # The most calls in one kernel. A call counts once for each index at which one element of the result
@@ -44,8 +44,7 @@ def fuse_operators(function: Function) -> Function:
             group = [function.bindings[n] for n in members[number]]
             alone = len(group) == 1 and isinstance(binding.call, CallTIR)
             bindings.append(binding if alone else fused(group))
-    unchanged = all(a is b for a, b in zip(bindings, function.bindings, strict=False))
-    return function if unchanged else replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
 
 
 def is_fusible(binding: Binding) -> bool:

@@ -57,7 +57,7 @@ def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if len(ways) != 1:
         return None
     (axes,) = ways
-    args = [_turned_back(graph, a, axes, out) for a in call.args]
+    args = [_turned_back(graph, a, axes) for a in call.args]
     if None in args:
         return None
     plain = [a for a in args if a is not None]
@@ -67,7 +67,7 @@ def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
 Shaped = tuple[Value, tuple[Dim, ...] | None]  # a value, and the shape to reshape it to
 
 
-def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int], out: Var) -> Shaped | None:
+def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int]) -> Shaped | None:
     """The argument as it was before the transpose; None if this would cost a copy."""
     turned = graph.call(arg, "transpose")
     if turned is not None and tuple(turned.attrs["axes"]) == tuple(axes):

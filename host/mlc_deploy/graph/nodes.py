@@ -12,9 +12,10 @@ without side effects. It has no node: builder, printer and parser show it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import is_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -282,9 +283,13 @@ def in_bodies(function: Function, change: Callable[[Function], Function]) -> Fun
                 same = one is then and other is otherwise
                 call = call if same else replace(call, then=one, otherwise=other)
         bindings.append(binding if call is binding.call else replace(binding, call=call))
-    if all(a is b for a, b in zip(bindings, function.bindings, strict=True)):
-        return function
-    return replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
+
+
+def with_bindings(function: Function, bindings: Sequence[Binding]) -> Function:
+    """The function with these bindings; itself if they are its own."""
+    same = len(bindings) == len(function.bindings) and all(map(is_, bindings, function.bindings))
+    return function if same else replace(function, bindings=tuple(bindings))
 
 
 def uses(function: Function) -> Counter[Value]:
@@ -293,6 +298,22 @@ def uses(function: Function) -> Counter[Value]:
     for binding in function.bindings:
         counts.update(binding.call.args)
     return counts
+
+
+def taken_names(function: Function) -> Names:
+    """The names of a function's parameters and of the values that its calls compute."""
+    made = (v for b in function.bindings for v in b.outputs)
+    return Names(v.name for v in (*function.params, *made))
+
+
+def with_values(function: Function, values: Mapping[Value, Value]) -> Function:
+    """The function with other values in place of some, wherever they are read."""
+    bindings = tuple(
+        replace(b, call=replace(b.call, args=tuple(values.get(a, a) for a in b.call.args)))
+        for b in function.bindings
+    )
+    outputs = tuple(values.get(v, v) for v in function.outputs)
+    return replace(function, bindings=bindings, outputs=outputs)
 
 
 def substitute(

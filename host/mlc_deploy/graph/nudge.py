@@ -27,8 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..ir.names import Names
-from .nodes import Binding, Call, Constant, Function, Value, Var, bodies, in_bodies
+from .nodes import Binding, Call, Constant, Function, Value, Var, bodies, in_bodies, taken_names
 
 # Factors of a scale. An addition rounds by at most 2^-24 of its sum, and n roundings of random sign
 # add up to about sqrt(n) times this: 2e-6 for a sum of 1,100 terms of one sign.
@@ -62,7 +61,7 @@ def nudged(function: Function, factor: float) -> Function:
 
 
 def _nudged(function: Function, factor: float, given: Collection[Value]) -> Function:
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    names = taken_names(function)
     bindings: list[Binding] = []
     for binding in function.bindings:
         if _nudgeable(binding, given):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..ir.names import Names
 from .lower import as_kernels
 from .nodes import (
     AnyCall,
@@ -24,6 +23,7 @@ from .nodes import (
     Value,
     Var,
     bodies,
+    taken_names,
 )
 from .order import frugal
 from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
@@ -99,10 +99,8 @@ def _states_in_place(
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]
     made: dict[Value, int] = {out: time for time, b in enumerate(calls) for out in b.outputs}
-    last: dict[Value, int] = {}
-    for time, binding in enumerate(calls):
-        last.update((memory.region(a)[0], time) for a in binding.call.args)
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    last = memory.last_reads(calls)
+    names = taken_names(function)
     in_place: dict[Var, int] = {}
     copies: list[Binding] = []
     outputs = list(function.outputs)

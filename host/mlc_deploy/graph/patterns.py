@@ -155,13 +155,13 @@ def roots(pattern: Pattern) -> tuple[str, ...]:
 def match(pattern: Pattern, graph: Rewriting, call: Call, out: Value) -> Match | None:
     """The match of the pattern with the call that computes out. None if it does not match, or if
     other calls read the values inside."""
-    for found in _root(pattern, graph, call, out):
+    for found in _root(pattern, graph, call):
         if all(graph.reads_within(v, (*found.inside, out)) for v in found.inside):
             return found
     return None
 
 
-def _root(pattern: Pattern, graph: Rewriting, call: Call, out: Value) -> Iterator[Match]:
+def _root(pattern: Pattern, graph: Rewriting, call: Call) -> Iterator[Match]:
     match pattern:
         case Op():
             yield from _op(pattern, graph, call, Match())

@@ -15,9 +15,8 @@ from math import gcd
 
 from mlc_targets.object_format import ALIGNMENT, Space
 
-from ..ir.names import Names
 from .fuse import pattern
-from .nodes import Binding, Call, CallBranch, CallFused, CallLoop, Function, Value, Var
+from .nodes import Binding, Call, CallBranch, CallFused, CallLoop, Function, Value, Var, taken_names
 from .views import Memory, is_owned, is_view, owning, update, updated_args
 
 
@@ -102,8 +101,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     if not any(isinstance(b.call, CallLoop | CallBranch) or update(b) for b in function.bindings):
         return function
     memory = Memory(function)
-    made = (v for b in function.bindings for v in b.outputs)
-    names = Names(v.name for v in (*function.params, *made))
+    names = taken_names(function)
     computed = {v for b in function.bindings if not is_view(b) for v in b.outputs}
     read = Counter(memory.region(v)[0] for v in function.outputs)
     for binding in function.bindings:
@@ -179,7 +177,7 @@ def own_outputs(
     trailing = trailing or {}
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    names = taken_names(function)
     sources: dict[Value, str] = {v: b.source for b in function.bindings for v in b.outputs}
     taken: set[Value] = set()
     copies: list[Binding] = []
@@ -245,9 +243,7 @@ def plan_memory(
 
 def _take_over(calls: Sequence[Binding], memory: Memory, fixed: set[Value]) -> dict[Var, int]:
     """The outputs that take over an argument, with its number. Updates `memory` accordingly."""
-    last: dict[Value, int] = {}
-    for time, binding in enumerate(calls):
-        last.update((memory.region(a)[0], time) for a in binding.call.args)
+    last = memory.last_reads(calls)
     found: dict[Var, int] = {}
     for time, binding in enumerate(calls):
         if not isinstance(binding.call, CallFused) or len(binding.outputs) > 1:

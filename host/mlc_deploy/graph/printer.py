@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir import Const, Dim, Expr, IRModule
 from ..ir.names import Names
-from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal
+from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal, tuple_text
 from ..ops import Array
 from .nodes import (
     AnyCall,
@@ -114,15 +114,11 @@ def _inner(function: Function) -> Iterator[tuple[Function, str]]:
 
 def type_text(t: TensorType) -> str:
     """R.Tensor((1, "m"), "float32")"""
-    return f'R.Tensor({_tuple(list(map(_dim, t.shape)))}, "{t.dtype}")'
+    return f'R.Tensor({tuple_text(list(map(_dim, t.shape)))}, "{t.dtype}")'
 
 
 def _dim(d: Dim) -> str:
     return f'"{d}"' if isinstance(d, Expr) else str(d)
-
-
-def _tuple(parts: Sequence[str]) -> str:
-    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
 def _types_text(types: Sequence[TensorType]) -> str:
@@ -185,24 +181,26 @@ class _Printer:
             case CallTIR(func, _, types, tir_vars):
                 name = self.names.get(func, identifier(func))
                 rest = f", tir_vars=R.shape([{', '.join(map(_dim, tir_vars))}])" if tir_vars else ""
-                return f"R.call_tir(cls.{name}, {_tuple(args)}, {_types_text(types)}{rest})"
+                return f"R.call_tir(cls.{name}, {tuple_text(args)}, {_types_text(types)}{rest})"
             case CallPacked(func, _, types, pure):
                 rest = "" if pure else ", pure=False"
                 name = literal(func)
-                return f"R.call_dps_packed({name}, {_tuple(args)}, {_types_text(types)}{rest})"
+                return f"R.call_dps_packed({name}, {tuple_text(args)}, {_types_text(types)}{rest})"
             case CallFused(function):
                 return f"{self.within(function)}({', '.join(args)})"
             case CallLoop(body, turns=turns, states=states):
-                said: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
-                said |= {"written": call.written, "conditional": call.conditional}
-                said |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
+                options: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
+                options |= {"written": call.written, "conditional": call.conditional}
+                options |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
                 named = [
-                    f"{key}={_attribute(v)}" for key, v in said.items() if isinstance(v, Expr) or v
+                    f"{key}={_attribute(v)}"
+                    for key, v in options.items()
+                    if isinstance(v, Expr) or v
                 ]
-                return f"R.loop({', '.join((self.within(body), _tuple(args), *named))})"
+                return f"R.loop({', '.join((self.within(body), tuple_text(args), *named))})"
             case CallBranch(then, otherwise):
                 both = f"{self.within(then)}, {self.within(otherwise)}"
-                return f"R.branch({args[0]}, {both}, {_tuple(args[1:])})"
+                return f"R.branch({args[0]}, {both}, {tuple_text(args[1:])})"
 
     def within(self, function: Function) -> str:
         """The printed name of a function within this one."""
@@ -229,9 +227,9 @@ class _Printer:
         typed = (f"{self.value(v)}: {type_text(v.type)}" for v in f.params)
         yield "@R.function"
         yield f"def {name}({', '.join(typed)}):"
-        said = _attributes(f, name, params, [self.value(v) for v in f.outputs]) | attrs
-        if said:
-            yield f"    R.func_attr({literal(said)})"
+        written = _attributes(f, name, params, [self.value(v) for v in f.outputs]) | attrs
+        if written:
+            yield f"    R.func_attr({literal(written)})"
         for block, after in _blocks(f):
             indent = "    "
             if after is not None:
@@ -249,19 +247,19 @@ def _attributes(
     f: Function, name: str, params: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, Any]:
     """Attributes for the parts of a function that its text does not show."""
-    said: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     if f.name != name:
-        said[GLOBAL_SYMBOL] = f.name
+        written[GLOBAL_SYMBOL] = f.name
     inputs = [v.name for v in f.params]
     if inputs != list(params):
-        said[INPUT_NAMES] = inputs
+        written[INPUT_NAMES] = inputs
     if list(f.output_names) != list(outputs):
-        said[OUTPUT_NAMES] = list(f.output_names)
+        written[OUTPUT_NAMES] = list(f.output_names)
     if f.states:
-        said[STATES] = dict(f.states)
+        written[STATES] = dict(f.states)
     if f.extents:
-        said[EXTENTS] = dict(f.extents)
-    return said
+        written[EXTENTS] = dict(f.extents)
+    return written
 
 
 def _attribute(value: Any) -> str:

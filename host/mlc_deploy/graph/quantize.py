@@ -253,7 +253,7 @@ def _integer_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if scale is None or zero is None:
         return None
     w = _without_zero(Quantized(w.q, scale, zero))
-    sums = _sums(graph, call, x, w, out)
+    sums = _sums(graph, call, x, w)
     total = (x.scale.reshape(()) * w.scale).astype(np.float32)
     return _dequantize(graph, Quantized(sums, total, np.zeros((), SUMS)))
 
@@ -289,7 +289,7 @@ def _without_zero(w: Quantized) -> Quantized:
     return Quantized(Constant(plain.astype(np.int8), w.q.name), w.scale, np.zeros((), np.int8))
 
 
-def _sums(graph: Rewriting, call: Call, x: Quantized, w: Quantized, out: Var) -> Value:
+def _sums(graph: Rewriting, call: Call, x: Quantized, w: Quantized) -> Value:
     """sum((x - zx) * (w - zw)) = sum(x * w) - zx * sum(w) - zw * sum(x) + n * zx * zw, as int32"""
     zx, zw = (a.astype(np.int32) for a in (x.zero.reshape(()), w.zero))
     conv = call.op.startswith("conv")

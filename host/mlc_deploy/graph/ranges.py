@@ -13,18 +13,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError
 from ..ir import Dim
 from ..ir.names import Names
-from ..ops import TensorType, infer_types
+from ..ops import TensorType
 from .bind import rebuilt
 from .dims import simplified, symbol, symbols
-from .extents import EXTENT, LARGEST, defined_by, outside
-from .nodes import Binding, Call, CallBranch, Constant, Function, Value, Var
+from .emitter import Emitter
+from .extents import LARGEST, defined_by, outside
+from .nodes import Binding, Call, CallBranch, Function, Value, Var, const, with_values
 
 RANGE = re.compile(r"\s*(<=)?\s*(\d+)\s*")
 
@@ -109,7 +109,7 @@ def _chosen(plain: Function, function: Function, name: str, own: Range) -> Funct
     otherwise = replace(_as_body(function), name=f"{function.name}_above_{own.number}")
     params = tuple(Var(p.name, p.type) for p in function.params)
     (length,) = (p for p in params if p.name == name)
-    number = Constant(np.array(own.number, np.int64))
+    number = const(own.number, "int64")
     op = "equal" if own.exact else "less_equal"
     names = Names([p.name for p in params])
     truth = Var(names.fresh(f"{name}_is_{own.number}"), TensorType((), "bool"))
@@ -128,79 +128,57 @@ def _as_body(function: Function) -> Function:
     return replace(function, states=(), extents=())
 
 
-@dataclass(slots=True)
-class _Emitted:
-    names: Names
-    bindings: list[Binding]
-
-    def emit(self, op: str, args: tuple[Value, ...], attrs: Mapping[str, Any]) -> Var:
-        (t,) = infer_types(op, [a.type for a in args], attrs)
-        made = Var(self.names.fresh(op), simplified(t))
-        self.bindings.append(Binding((made,), Call(op, args, attrs), "range"))
-        return made
-
-    def reshaped(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return x if tuple(shape) == x.type.shape else self.emit(
-            "reshape", (x,), {"shape": tuple(shape)}
-        )  # fmt: skip
-
-
 def _for(function: Function, name: str, own: Range, inner: str) -> Function:
     """The body of a range. Its inputs are views of its arguments; its outputs are copied."""
     body = rebuilt(_as_body(function), {}, {symbol(name): symbol(inner) if inner else own.number})
-    made = [v.name for b in body.bindings for v in b.outputs]
-    names = Names([*made, *(p.name for p in body.params)])
-    params = tuple(Var(names.fresh(f"{p.name}_whole"), p.type) for p in function.params)
-    front, values = _Emitted(names, []), dict[Value, Value]()
+    e = Emitter(body, "range")
+    params = tuple(e.param(f"{p.name}_whole", p.type) for p in function.params)
+    values: dict[Value, Value] = {}
     pairs = zip(params, body.params, strict=True)
     for given, taken in sorted(pairs, key=lambda pair: pair[1].name != name):  # the length first
         if taken.name == name:
-            values[taken] = _length(front, given, own, inner)
+            values[taken] = _length(e, given, own, inner)
         elif taken.type == given.type:
             values[taken] = given
         else:
-            flat = front.reshaped(given, (_product(given.type.shape),))
-            count = Constant(np.array(np.iinfo(np.int32).max, np.int64))  # all elements
-            attrs = {"extent": _product(taken.type.shape)}
-            values[taken] = front.reshaped(
-                front.emit("first", (flat, count), attrs), taken.type.shape
-            )
-    inside = tuple(
-        replace(b, call=replace(b.call, args=tuple(values.get(a, a) for a in b.call.args)))
-        for b in body.bindings
-    )
-    back = _Emitted(names, [])
-    outputs = [
-        _whole(back, values.get(v, v), o.type)
-        for v, o in zip(body.outputs, function.outputs, strict=True)
-    ]
+            flat = _reshaped(e, given, (_product(given.type.shape),))
+            count = const(np.iinfo(np.int32).max, "int64")  # all elements
+            extent = _product(taken.type.shape)
+            begin = e.emit("first", flat, count, name="first", extent=extent)
+            values[taken] = _reshaped(e, begin, taken.type.shape)
+    body = with_values(body, values)
+    e.bindings += body.bindings
+    outputs = [_whole(e, v, o.type) for v, o in zip(body.outputs, function.outputs, strict=True)]
     return replace(
         body,
         name=f"{function.name}_{'' if own.exact else 'to_'}{own.number}",
         params=params,
-        bindings=(*front.bindings, *inside, *back.bindings),
+        bindings=tuple(e.bindings),
         outputs=tuple(outputs),
     )
 
 
-def _length(front: _Emitted, given: Var, own: Range, inner: str) -> Value:
+def _length(e: Emitter, given: Var, own: Range, inner: str) -> Value:
     if own.exact:
-        return Constant(np.array(own.number, np.int64))
-    made = Var(front.names.fresh(inner), EXTENT)
-    call = Call("extent", (given,), {"extent": symbol(inner)})
-    binding = Binding((made,), call, "range")
-    assert defined_by(binding) is symbol(inner)
-    front.bindings.append(binding)
+        return const(own.number, "int64")
+    made = e.emit("extent", given, name=inner, extent=symbol(inner))
+    assert defined_by(e.bindings[-1]) is symbol(inner)
     return made
 
 
-def _whole(back: _Emitted, value: Value, t: TensorType) -> Value:
+def _whole(e: Emitter, value: Value, t: TensorType) -> Value:
     """A value of the body with the type that the function returns."""
     if value.type == t:
         return value
-    flat = back.reshaped(value, (_product(value.type.shape),))
-    attrs = {"begin": (0,), "step": (1,), "shape": (_product(t.shape),)}
-    return back.reshaped(back.emit("slice", (flat,), attrs), t.shape)
+    flat = _reshaped(e, value, (_product(value.type.shape),))
+    begin = e.emit("slice", flat, name="slice", begin=(0,), step=(1,), shape=(_product(t.shape),))
+    return _reshaped(e, begin, t.shape)
+
+
+def _reshaped(e: Emitter, x: Value, shape: Sequence[Dim]) -> Value:
+    if tuple(shape) == x.type.shape:
+        return x
+    return e.emit("reshape", x, name="reshape", shape=tuple(shape))
 
 
 def _product(shape: Sequence[Dim]) -> Dim:

@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..ir.names import Names
 from ..ops import Attrs, Trait, evaluate, frozen_attrs, has, infer_types
-from .constants import is_static
+from .constants import is_static, with_constant
 from .dims import same_type
 from .eliminate import eliminate_dead_code
-from .nodes import Binding, Call, Constant, Function, Value, Var, uses
+from .nodes import Binding, Call, Constant, Function, Value, Var, taken_names, uses
 
 # Rules simplify, so rewriting ends. This limit detects rules that undo each other.
 MOST_SWEEPS = 200
@@ -38,8 +37,7 @@ class Rewriting:
         self.bindings: list[Binding] = []
         self._made: dict[Value, Binding] = {}
         self._reads = uses(function)
-        made = [v for b in function.bindings for v in b.outputs]
-        self._names = Names(v.name for v in (*function.params, *made))
+        self._names = taken_names(function)
         self._at = Binding((), Call("", (), {}))
         self._named: set[Value] = set()
 
@@ -155,6 +153,19 @@ def _sweep(function: Function, rules: Sequence[Rule]) -> Function:
         return function
     outputs = tuple(values.get(v, v) for v in function.outputs)
     return replace(function, bindings=tuple(graph.bindings), outputs=outputs)
+
+
+def two_constants(
+    graph: Rewriting, out: Var, call: Call
+) -> tuple[Value, Constant, Constant, Value] | None:
+    """(x, a, b, x + a) of (x + a) + b, likewise of other operators; a and b are constants, and
+    nothing else reads x + a."""
+    inside, second = with_constant(call.args)
+    inner = graph.call(inside, call.op)
+    if second is None or inner is None or not graph.once(inside):
+        return None
+    x, first = with_constant(inner.args)
+    return None if first is None or x.type != out.type else (x, first, second, inside)
 
 
 def fold_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ..errors import GraphError
 from ..ir import Var as Symbol
-from ..ir.names import Names
 from .bind import rebuilt
 from .control import element
 from .dims import symbol, symbols
@@ -21,6 +20,7 @@ from .nodes import (
     Value,
     Var,
     in_bodies,
+    taken_names,
 )
 
 
@@ -52,9 +52,9 @@ def _with_scalars(
                 binding = replace(binding, call=call)
             case CallLoop() | CallBranch():
                 binding = replace(binding, call=_of_bodies(binding, known, most))
-        said = defined_by(binding)
-        if said is not None:
-            known[said] = binding.outputs[0]
+        extent = defined_by(binding)
+        if extent is not None:
+            known[extent] = binding.outputs[0]
         bindings.append(binding)
     return replace(function, bindings=tuple(bindings))
 
@@ -73,8 +73,7 @@ def _of_bodies(
             dims = [*(v for v in dims if v is not call.turns), call.turns]
 
     def taking(body: Function) -> Function:
-        made = (v.name for b in body.bindings for v in b.outputs)
-        names = Names([*(p.name for p in body.params), *made])
+        names = taken_names(body)
         own = {v: Var(names.fresh(v.name), EXTENT) for v in dims}
         body = replace(body, params=(*body.params, *own.values()))
         return _with_scalars(body, own, most)

@@ -6,7 +6,6 @@ The place of a sequence's element moves from turn to turn, so nothing is copied.
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import is_
 
 from mlc_targets.object_format import ALIGNMENT
 
@@ -15,7 +14,17 @@ from ..ops.shape import normal_axis
 from ..passes.context import optional
 from .constants import is_static
 from .control import element, sequence
-from .nodes import Binding, Call, CallLoop, Constant, Function, Value, Var
+from .nodes import (
+    Binding,
+    Call,
+    CallLoop,
+    Constant,
+    Function,
+    Value,
+    Var,
+    taken_names,
+    with_bindings,
+)
 
 
 @optional(level=1)
@@ -24,13 +33,11 @@ def gathers_to_sequences(function: Function) -> Function:
     elements that body gathered"""
     if not any(isinstance(b.call, CallLoop) for b in function.bindings):
         return function
-    made = (v for b in function.bindings for v in b.outputs)
-    names = Names(v.name for v in (*function.params, *made))
+    names = taken_names(function)
     bindings: list[Binding] = []
     for binding in function.bindings:
         bindings += _with_sequences(binding, names)
-    same = all(map(is_, bindings, function.bindings))  # a slice stands before a loop that changed
-    return function if same else replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
 
 
 def _with_sequences(binding: Binding, names: Names) -> list[Binding]:

@@ -16,7 +16,7 @@ from ..ops.shape import has_border
 from ..passes.context import optional
 from .constants import is_float, is_static, same_dtype, shape_of, uniform, with_constant
 from .nodes import Call, Constant, Function, Value, Var
-from .rewrite import Rewriting, Rule, rewrite
+from .rewrite import Rewriting, Rule, rewrite, two_constants
 
 
 @optional(level=1)
@@ -65,15 +65,10 @@ def _exact_division(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 def constants_together(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """(x + a) + b   =>   x + (a + b);  (x * a) * b   =>   x * (a * b);  for constants a and b"""
-    if call.op not in ("add", "multiply"):
+    found = two_constants(graph, out, call) if call.op in ("add", "multiply") else None
+    if found is None:
         return None
-    y, second = with_constant(call.args)
-    inner = graph.call(y, call.op)
-    if second is None or inner is None or not graph.once(y):
-        return None
-    x, first = with_constant(inner.args)
-    if first is None or x.type != out.type:
-        return None
+    x, first, second, y = found
     both = graph.emit(call.op, first, second)
     small = isinstance(both, Constant) and both.value.size == max(
         first.value.size, second.value.size

@@ -1,6 +1,7 @@
 """Encoder and decoder in one function: the decoder writes a text about a sound.
 
-    hear(features) -> keys and values of each layer      tell(ids, keys and values, states) -> ...
+    encoder(features) -> keys and values of each layer
+    decoder(ids, keys and values, states) -> ...
 
 The combined function takes features and tokens. In the first step of a text, with `position` 0, the
 encoder runs, and its keys and values for the decoder's layers become states. Later steps read these
@@ -19,106 +20,108 @@ from ..ir import Dim
 from ..ir import Var as Symbol
 from ..ir.names import Names
 from .bind import rebuilt
-from .decoder import LIKELIEST, LOGITS, POSITION, TOKEN, Emitter
+from .decoder import LIKELIEST, LOGITS, POSITION, TOKEN
 from .dims import bound, fit, same_types, symbol
 from .eliminate import eliminate_dead_code
+from .emitter import Emitter
 from .extents import EXTENT, largest, saying
-from .nodes import Binding, CallBranch, Constant, Function, Value, Var
+from .nodes import Binding, CallBranch, Constant, Function, Value, Var, const
 
 HEARD_ROWS = "heard_rows"  # a state: the number of key and value rows, if each sound decides it
 NEVER = np.finfo(np.float32).min  # added to the logits of silent tokens
 
 
-def hearing(
-    hear: Function, tell: Function, heard: Mapping[str, str], silent: Sequence[int] = ()
+def with_encoder(
+    encoder: Function, decoder: Function, sources: Mapping[str, str], silent: Sequence[int] = ()
 ) -> Function:
-    """The combined function. heard: names of tell's inputs -> names of hear's outputs. The number
-    of rows may be an extent that a run decides; then the state `heard_rows` holds it. silent:
-    tokens that are never chosen. Raises GraphError if both do not fit each other."""
-    inputs = {p.name: p for p in tell.params}
-    hear = apart(hear, [*inputs, *dict(tell.extents)])
-    made = dict(zip(hear.output_names, hear.outputs, strict=True))
-    rows = _fitting(hear, tell, heard)
-    e = Emitter(replace(tell, params=(*hear.params, *tell.params)))
-    begins = e.emit("equal", inputs[POSITION], _number(0), name="begins")
-    most = dict(hear.extents)
-    states = [Var(name, largest(made[source].type, most)) for name, source in heard.items()]
+    """The combined function. sources: names of the decoder's inputs -> names of the encoder's
+    outputs. The number of rows may be an extent that a run decides; then the state `heard_rows`
+    holds it. silent: tokens that are never chosen. Raises GraphError if both do not fit each other.
+    """
+    inputs = {p.name: p for p in decoder.params}
+    encoder = apart(encoder, [*inputs, *dict(decoder.extents)])
+    made = dict(zip(encoder.output_names, encoder.outputs, strict=True))
+    rows = _fitting(encoder, decoder, sources)
+    e = Emitter(replace(decoder, params=(*encoder.params, *decoder.params)))
+    begins = e.emit("equal", inputs[POSITION], const(0, "int64"), name="begins")
+    most = dict(encoder.extents)
+    states = [Var(name, largest(made[source].type, most)) for name, source in sources.items()]
     states += [Var(HEARD_ROWS, EXTENT)] if rows else []
 
     def body(name: str, run: bool) -> Function:
-        own = [Var(p.name, p.type) for p in (*hear.params, *states)]
-        given: dict[Value, Value] = dict(zip(hear.params, own, strict=False))
-        inner = rebuilt(replace(hear, params=(), extents=()), given, {})
+        own = [Var(p.name, p.type) for p in (*encoder.params, *states)]
+        given: dict[Value, Value] = dict(zip(encoder.params, own, strict=False))
+        inner = rebuilt(replace(encoder, params=(), extents=()), given, {})
         results = dict(zip(inner.output_names, inner.outputs, strict=True))
-        kept = own[len(hear.params) :]
+        kept = own[len(encoder.params) :]
         names = tuple(state.name for state in states)
         if not run:
             return Function(name, tuple(own), (), tuple(kept), names)
         within = Emitter(replace(inner, params=tuple(own)))
         within.bindings += inner.bindings
         outputs: list[Value] = [
-            _written(within, k, results[s]) for k, s in zip(kept, heard.values(), strict=False)
+            _written(within, k, results[s]) for k, s in zip(kept, sources.values(), strict=False)
         ]
         outputs += [saying(replace(inner, params=tuple(own)), rows[1])] if rows else []
         return Function(name, tuple(own), tuple(within.bindings), tuple(outputs), names)
 
     outputs = tuple(Var(e.names.fresh(f"{p.name}.next"), p.type) for p in states)
-    call = CallBranch(body("hear", True), body("keep", False), (begins, *hear.params, *states))
+    call = CallBranch(body("hear", True), body("keep", False), (begins, *encoder.params, *states))
     e.bindings.append(Binding(outputs, call, "hear"))
-    known: dict[Value, Value] = {inputs[n]: o for n, o in zip(heard, outputs, strict=False)}
+    known: dict[Value, Value] = {inputs[n]: o for n, o in zip(sources, outputs, strict=False)}
     if rows:
         extent, given = rows
-        top = min(dict(tell.extents)[extent.name], most[given.name])
+        top = min(dict(decoder.extents)[extent.name], most[given.name])
         # A loaded state may hold any number: the clamp keeps the rows inside the states.
-        count = e.emit("minimum", outputs[-1], _number(top), name=extent.name)
-        count = e.emit("maximum", count, _number(0), name=extent.name)
+        count = e.emit("minimum", outputs[-1], const(top, "int64"), name=extent.name)
+        count = e.emit("maximum", count, const(0, "int64"), name=extent.name)
         count = e.emit("extent", count, name=extent.name, extent=extent)
         known = {own: _first_rows(e, own, state) for own, state in known.items()}
         known[inputs[extent.name]] = count
-    rest = tuple(p for p in tell.params if p not in known)
-    told = rebuilt(replace(tell, params=()), known, {})
-    e.bindings += told.bindings
-    results: dict[str, Value] = dict(zip(told.output_names, told.outputs, strict=True))
+    rest = tuple(p for p in decoder.params if p not in known)
+    decoded = rebuilt(replace(decoder, params=()), known, {})
+    e.bindings += decoded.bindings
+    results: dict[str, Value] = dict(zip(decoded.output_names, decoded.outputs, strict=True))
     if silent:
         logits = results[LOGITS]
         added = np.zeros([n for n in logits.type.shape if isinstance(n, int)], logits.type.dtype)
         added[[*silent]] = NEVER
-        said = e.emit("add", logits, Constant(added, "silent"), name="said")
-        results[TOKEN] = e.emit("argmax", said, name=TOKEN, axis=0, keepdims=False, last=False)
+        audible = e.emit("add", logits, Constant(added, "silent"), name="said")
+        results[TOKEN] = e.emit("argmax", audible, name=TOKEN, axis=0, keepdims=False, last=False)
         results[f"{LIKELIEST}.next"] = results[TOKEN]
     after = {state.name: out for state, out in zip(states, outputs, strict=True)}
     results |= {f"{name}.next": out for name, out in after.items()}
     return replace(
-        tell,
-        params=(*hear.params, *rest, *states),
+        decoder,
+        params=(*encoder.params, *rest, *states),
         bindings=tuple(e.bindings),
         outputs=tuple(results.values()),
         output_names=tuple(results),
-        states=(*tell.states, *((name, f"{name}.next") for name in after)),
-        extents=(*hear.extents, *tell.extents),
+        states=(*decoder.states, *((name, f"{name}.next") for name in after)),
+        extents=(*encoder.extents, *decoder.extents),
     )
 
 
 def _fitting(
-    hear: Function, tell: Function, heard: Mapping[str, str]
+    encoder: Function, decoder: Function, sources: Mapping[str, str]
 ) -> tuple[Symbol, Symbol] | None:
-    """The extent of the heard rows in `tell`, and in `hear`; None if it is a known number. Raises
-    GraphError if the outputs of `hear` do not fit the inputs of `tell`."""
-    made = dict(zip(hear.output_names, hear.outputs, strict=True))
-    inputs = {p.name: p.type for p in tell.params}
+    """The extent of the rows in the decoder, and in the encoder; None if it is a known number.
+    Raises GraphError if the encoder's outputs do not fit the decoder's inputs."""
+    made = dict(zip(encoder.output_names, encoder.outputs, strict=True))
+    inputs = {p.name: p.type for p in decoder.params}
     rows: dict[Symbol, Dim] = {}
-    for name, source in heard.items():
+    for name, source in sources.items():
         found = [made[source].type] if source in made else []
         own, misfit = fit([inputs[name]], found)
         rows = own | rows
         fits = misfit is None and same_types([bound(inputs[name], rows)], found)
         if not fits or len(rows) > 1:
             raise GraphError(
-                f"'{tell.name}' reads {inputs[name]} as '{name}', and '{hear.name}' gives "
+                f"'{decoder.name}' reads {inputs[name]} as '{name}', and '{encoder.name}' gives "
                 f"{found[0] if found else 'nothing'}"
             )
-    ((told, given),) = rows.items() or ((None, None),)
-    return (told, given) if told is not None and isinstance(given, Symbol) else None
+    ((extent, given),) = rows.items() or ((None, None),)
+    return (extent, given) if extent is not None and isinstance(given, Symbol) else None
 
 
 def giving(function: Function, outputs: Sequence[str]) -> Function:
@@ -188,9 +191,5 @@ def _written(e: Emitter, state: Var, rows: Value) -> Var:
     """A state [1, H, L, D] that begins with `rows`, written in place: nothing copies the state."""
     own = e.emit("reshape", state, name=state.name, shape=state.type.shape[1:])
     new = e.emit("reshape", rows, name=state.name, shape=rows.type.shape[1:])
-    after = e.emit("append_rows", own, new, _number(0), name=state.name, owned=False)
+    after = e.emit("append_rows", own, new, const(0, "int64"), name=state.name, owned=False)
     return e.emit("reshape", after, name=state.name, shape=state.type.shape)
-
-
-def _number(value: int) -> Constant:
-    return Constant(np.array(value, np.int64))

@@ -19,11 +19,12 @@ import numpy as np
 from ..errors import GraphError
 from ..ir import Var as Symbol
 from .bind import rebuilt
-from .decoder import POSITION, Emitter, decoder_of
+from .decoder import POSITION, decoder_of
 from .eliminate import eliminate_dead_code
+from .emitter import Emitter
 from .evaluate import evaluate
 from .extents import EXTENT
-from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
+from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var, const
 
 
 def with_static_cache(function: Function, ids: str, positions: str) -> Function:
@@ -51,12 +52,12 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
 
     e = Emitter(function)
     position = e.param(POSITION, EXTENT)
-    count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
+    count: Value = params[steps.name] if isinstance(steps, Symbol) else const(steps, "int64")
     longest = dict(function.extents)[steps.name] if isinstance(steps, Symbol) else steps
     # A loaded state may hold any number: the clamp keeps the rows inside the cache.
-    room = e.emit("subtract", _number(length), count, name="room")
+    room = e.emit("subtract", const(length, "int64"), count, name="room")
     kept = e.emit("minimum", position, room, name="kept")
-    kept = e.emit("maximum", kept, _number(0), name="kept")
+    kept = e.emit("maximum", kept, const(0, "int64"), name="kept")
     numbers: Value = Constant(np.arange(longest))
     if isinstance(steps, Symbol):
         numbers = e.emit("slice", numbers, name="numbers", begin=(0,), step=(1,), shape=(steps,))
@@ -133,7 +134,3 @@ def _numbers(makers: Mapping[Var, AnyCall], first: Value, places: Var) -> Value:
         (first, *_) = makers[first].args
     one = places.type.shape == (1,) or first not in makers
     return first if one else makers[first].args[0]  # type: ignore[index]
-
-
-def _number(value: int) -> Constant:
-    return Constant(np.array(value, np.int64))

@@ -8,7 +8,6 @@ tensor and constants per tensor becomes a table. It is exact, since the evaluato
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 from mlc_targets import Target
@@ -18,7 +17,7 @@ from ..ops.lookup import BYTES, ROWS, all_values
 from ..ops.strategy import plain_plan
 from ..passes.context import optional
 from .constants import is_static, shape_of
-from .nodes import Binding, Call, Constant, Function, Value, Var
+from .nodes import Binding, Call, Constant, Function, Value, Var, with_bindings
 from .rewrite import Rewriting, rewrite
 
 
@@ -101,9 +100,8 @@ def rows_of_lookups(target: Target) -> Callable[[Function], Function]:
     target looks up whole vectors. A lookup is elementwise, so any layout may be reshaped."""
 
     def rows_of_lookups(function: Function) -> Function:
-        bindings = tuple(n for b in function.bindings for n in _in_rows(b, target))
-        same = len(bindings) == len(function.bindings)
-        return function if same else replace(function, bindings=bindings)
+        bindings = [n for b in function.bindings for n in _in_rows(b, target)]
+        return with_bindings(function, bindings)
 
     return rows_of_lookups
 

@@ -64,11 +64,11 @@ def verify(
         _check_types(binding, module, known, bounded, line)
         for var in binding.outputs:
             define(var, line)
-        said = defined_by(binding)
-        if said is not None:
-            _hold(said not in known, f"dimension '{said.name}' is said twice", line)
-            _hold(said.name in bounded, f"nothing says how large '{said.name}' can be", line)
-            known.add(said)
+        extent = defined_by(binding)
+        if extent is not None:
+            _hold(extent not in known, f"dimension '{extent.name}' is defined twice", line)
+            _hold(extent.name in bounded, f"nothing says how large '{extent.name}' can be", line)
+            known.add(extent)
         integers = binding.call.tir_vars if isinstance(binding.call, CallTIR) else ()
         for dim in symbols([*(v.type for v in binding.outputs), TensorType(integers, "int64")]):
             _hold(dim in known, f"no parameter says what dimension '{dim.name}' is", line)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import is_
 
 from mlc_targets.object_format import ALIGNMENT
 
@@ -28,6 +27,7 @@ from .nodes import (
     Value,
     Var,
     bodies,
+    with_bindings,
 )
 
 IN_PLACE = "in_place"  # attribute of a concatenation whose arguments are written into it
@@ -51,8 +51,7 @@ def concatenate_in_place(function: Function) -> Function:
             attrs = {**binding.call.attrs, IN_PLACE: True}
             binding = replace(binding, call=replace(binding.call, attrs=attrs))
         bindings.append(binding)
-    same = all(map(is_, bindings, function.bindings))
-    return function if same else replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
 
 
 def _placeable(binding: Binding) -> Sequence[Var]:
@@ -221,6 +220,10 @@ class Memory:
             value, more = self.within[value]
             offset += more
         return value, offset
+
+    def last_reads(self, calls: Sequence[Binding]) -> dict[Value, int]:
+        """The values whose memory calls read, and the number of the last such call."""
+        return {self.region(a)[0]: number for number, b in enumerate(calls) for a in b.call.args}
 
     def is_whole(self, value: Value) -> bool:
         """Whether the value fills the whole memory that it lies in."""

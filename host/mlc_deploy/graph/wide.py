@@ -10,7 +10,7 @@ from mlc_targets.object_format import MAX_OPERANDS
 from ..ir.names import Names
 from ..ops import infer_types
 from ..passes.context import required
-from .nodes import Binding, Call, Function, Value, Var
+from .nodes import Binding, Call, Function, Value, Var, taken_names, with_bindings
 from .views import is_view
 
 
@@ -18,7 +18,7 @@ from .views import is_view
 def split_concatenations(function: Function) -> Function:
     """concatenate(a, …, z)   =>   concatenate(concatenate(a, …), …, concatenate(…, z)), where one
     kernel would have more operands than boards support."""
-    names = Names(v.name for b in function.bindings for v in b.outputs)
+    names = taken_names(function)
     bindings: list[Binding] = []
     for binding in function.bindings:
         match binding.call:
@@ -26,9 +26,7 @@ def split_concatenations(function: Function) -> Function:
                 bindings += _split(binding, args, names)
             case _:
                 bindings.append(binding)
-    if len(bindings) == len(function.bindings):
-        return function
-    return replace(function, bindings=tuple(bindings))
+    return with_bindings(function, bindings)
 
 
 def _split(binding: Binding, args: Sequence[Value], names: Names) -> list[Binding]:

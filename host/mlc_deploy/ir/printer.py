@@ -139,7 +139,7 @@ def literal(value: Any) -> str:
         case list():
             return f"[{', '.join(map(literal, value))}]"
         case tuple():
-            return _tuple(list(map(literal, value)))
+            return tuple_text(list(map(literal, value)))
         case Mapping():
             return f"{{{', '.join(f'{literal(k)}: {literal(v)}' for k, v in value.items())}}}"
     return repr(value.item() if hasattr(value, "item") else value)
@@ -149,7 +149,7 @@ def _annotations(annotations: Mapping[str, Any]) -> str:
     return literal({key: annotations[key] for key in sorted(annotations)})
 
 
-def _tuple(parts: Sequence[str]) -> str:
+def tuple_text(parts: Sequence[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
@@ -286,7 +286,7 @@ class _Printer:
         return f"T.span({self.expr(low)}, {self.typed(extent)})"
 
     def shape(self, shape: Sequence[Dim]) -> str:
-        return _tuple([str(n) if isinstance(n, int) else self.typed(n) for n in shape])
+        return tuple_text([str(n) if isinstance(n, int) else self.typed(n) for n in shape])
 
     def buffer_type(self, b: Buffer) -> str:
         """The arguments of T.Buffer, T.match_buffer and T.alloc_buffer."""

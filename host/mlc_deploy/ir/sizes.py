@@ -68,7 +68,7 @@ def outline_of(func: PrimFunc) -> Outline | None:
         told.function(func)
     except _TooLarge:
         return None
-    text = "\n".join(told.said).encode()
+    text = "\n".join(told.structure).encode()
     return Outline(hashlib.blake2b(text, digest_size=16).digest(), tuple(sizes))
 
 
@@ -131,12 +131,12 @@ class _TooLarge(Exception):
 
 
 class _Retelling:
-    """Rebuilds a function node by node, with take(size) in the place of each size; `said` collects
-    the rest. Variables and buffers are numbered in the order met."""
+    """Rebuilds a function node by node, with take(size) in the place of each size; `structure`
+    collects the rest. Variables and buffers are numbered in the order met."""
 
     def __init__(self, take: Take) -> None:
         self.take = take
-        self.said: list[str] = []
+        self.structure: list[str] = []
         self.numbers: dict[Node, int] = {}
         self.buffers: dict[Buffer, Buffer] = {}
 
@@ -148,9 +148,9 @@ class _Retelling:
         return with_fields(func, params=params, body=self.node(func.body))
 
     def say(self, *what: object) -> None:
-        if len(self.said) > MOST_NODES:
+        if len(self.structure) > MOST_NODES:
             raise _TooLarge
-        self.said.append(repr(what))
+        self.structure.append(repr(what))
 
     def size(self, e: Expr) -> Expr:
         """An expression whose integers are sizes."""

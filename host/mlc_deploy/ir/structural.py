@@ -155,13 +155,13 @@ def _digest(e: Expr) -> bytes:
         case Var():
             return b"%d" % id(e)
         case Const(value, dtype):
-            said: list[Any] = [type(value).__name__, repr(value), dtype]
+            content: list[Any] = [type(value).__name__, repr(value), dtype]
         case _:
-            said = [type(e).__name__]
+            content = [type(e).__name__]
             for name in e.__dataclass_fields__:  # type: ignore[attr-defined]
                 field = getattr(e, name)
-                said.extend(field if isinstance(field, tuple) else (field,))
-    parts = [v._facts[0] if isinstance(v, Expr) else _plain(v) for v in said]
+                content.extend(field if isinstance(field, tuple) else (field,))
+    parts = [v._facts[0] if isinstance(v, Expr) else _plain(v) for v in content]
     whole = b"".join([b"%d:%b" % (len(part), part) for part in parts])
     return hashlib.blake2b(whole, digest_size=16).digest()
 

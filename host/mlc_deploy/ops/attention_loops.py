@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -146,6 +147,10 @@ class _Loops:
         """A vector of float32."""
         return self.vector(body, self.tile.wide)
 
+    def largest(self, lanes: int) -> Expr:
+        """The largest number in the first row of `few`."""
+        return reduce(te.maximum, (self.few[0, lane] for lane in range(lanes)))
+
     def all(self) -> Stmt:
         n, high = self.n, self.tile.rows
         blocks = (n.rows + high - 1) // high
@@ -243,9 +248,6 @@ class _Loops:
             ))  # fmt: skip
 
         def look(t: Var) -> Stmt:
-            most = self.few[0, 0]
-            for lane in range(1, lanes):
-                most = te.maximum(most, self.few[0, lane])
             found = seq((
                 If(last.equal(0), Store(self.span, (const(0),), t)),
                 Store(self.span, (const(1),), t + 1),
@@ -253,7 +255,7 @@ class _Loops:
             return seq((
                 self.vector(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
                 self.loop("r", rows, lambda r: largest(t, r)),
-                If(most > HIDDEN, found),
+                If(self.largest(lanes) > HIDDEN, found),
             ))  # fmt: skip
 
         return [
@@ -413,14 +415,11 @@ class _Loops:
             return self.loop("w", turns, lambda w: self.each(
                 "x", both, lambda x: self.wide(lambda i: body(w * both + x, i))))  # fmt: skip
 
-        largest = self.few[0, 0]
-        for lane in range(1, lanes):
-            largest = te.maximum(largest, self.few[0, lane])
         return seq((
             self.wide(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
             *([behind] if whole and not self.full else []),
             through(score),
-            Store(self.few, (const(1), const(0)), te.maximum(self.top[r], largest)),
+            Store(self.few, (const(1), const(0)), te.maximum(self.top[r], self.largest(lanes))),
             Store(self.factor, (r,), exp(self.top[r] - self.few[1, 0])),
             Store(self.top, (r,), self.few[1, 0]),
             self.wide(lambda lane: Store(self.few, (const(0), lane), const(0.0))),

@@ -42,15 +42,15 @@ class Sizes:
 
 def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
     """Raises ValueError for inputs that do not fit together."""
-    said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in types)
+    listed = ", ".join(f"{t.dtype}{list(t.shape)}" for t in types)
     q, k, v = types[:3]
-    require(all(len(t.shape) == 4 for t in types), f"{NAME}: {said}")
+    require(all(len(t.shape) == 4 for t in types), f"{NAME}: {listed}")
     scaled = types[len(types) - 2 :] if attrs.get("scaled") else ()
     bytes_ = [t.dtype == "int8" for t in (k, v)]
     floats = (q, *types[3:], *(() if scaled else (k, v)))
     takes = all(dtype_of(t.dtype).kind == "float" for t in floats)
     takes = takes and (not scaled or (len(types) > 4 and all(bytes_)))
-    require(takes, f"{NAME}: does not take {said}")
+    require(takes, f"{NAME}: does not take {listed}")
     first = attrs.get("heads_first", HEADS_FIRST)
     (b, heads, count, width), (bk, kept, most, wk), (bv, kv, mv, values) = (
         in_order(t.shape, f) for t, f in zip((q, k, v), first, strict=False)
@@ -58,11 +58,11 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
     alike = ((b, bk), (b, bv), (kept, kv), (most, mv), (width, wk))
     whole = all(isinstance(n, int) for n in (heads, kept, width, values))
     fits = whole and heads % kept == 0 and all(same_extent(m, n) for m, n in alike)
-    require(fits, f"{NAME}: {said}")
+    require(fits, f"{NAME}: {listed}")
     length = attrs["rows"] if attrs.get("rows") is not None else most
     for scale in scaled:
         fits = all(same_extent(n, m) for n, m in zip(scale.shape, (b, kept, most, 1), strict=True))
-        require(fits and scale.dtype == "float32" and first[1] and first[2], f"{NAME}: {said}")
+        require(fits and scale.dtype == "float32" and first[1] and first[2], f"{NAME}: {listed}")
     biases = types[3 : len(types) - len(scaled)]
     for bias in biases:
         wanted = (b, heads, count, length)
@@ -70,7 +70,7 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
             same_extent(n, m) or (isinstance(n, int) and n == 1)
             for n, m in zip(bias.shape, wanted, strict=True)
         )
-        require(fits and len(biases) == 1, f"{NAME}: {said}")
+        require(fits and len(biases) == 1, f"{NAME}: {listed}")
     return Sizes(b, heads, kept, count, length, width, values)
 
 

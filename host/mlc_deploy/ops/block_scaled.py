@@ -37,6 +37,7 @@ from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded
 from .layout import layout, pack, packed_index, packed_shape, unpack
+from .products import matrix_products
 from .quantize import saturated
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
@@ -121,8 +122,8 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
     require(bits in STORED, f"{op}: weights of {bits} bits")
     kinds = (w.dtype == STORED.get(bits), dtype_of(scale.dtype).kind == "float", x.ndim == 2)
     fits = all(kinds) and (x.dtype == "int8" or dtype_of(x.dtype).kind == "float")
-    said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in inputs)
-    require(fits and all(z.dtype == "int8" for z in more) and len(more) < 2, f"{op}: {said}")
+    listed = ", ".join(f"{t.dtype}{list(t.shape)}" for t in inputs)
+    require(fits and all(z.dtype == "int8" for z in more) and len(more) < 2, f"{op}: {listed}")
     if "kernel_layout" in attrs:
         packed, size, columns = layout(attrs["kernel_layout"]), attrs["block"], attrs["channels"]
         across = scale.shape[-1]
@@ -141,7 +142,7 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
     else:
         fits = w.ndim == 3 and scale.ndim == 2 and all(map(same_extent, w.shape, scale.shape))
         fits = fits and all(z.shape == scale.shape for z in more)
-        require(fits and isinstance(w.shape[2], int), f"{op}: {said}")
+        require(fits and isinstance(w.shape[2], int), f"{op}: {listed}")
         columns, blocks, stored = w.shape
         size = stored * 8 // bits
 
@@ -155,7 +156,7 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
             return lambda n, b: t[n, b]
 
     require(size in SIZES, f"{op}: blocks of {size} elements, not of {', '.join(map(str, SIZES))}")
-    require(same_extent(x.shape[1], blocks * size), f"{op}: {said}, blocks of {size} elements")
+    require(same_extent(x.shape[1], blocks * size), f"{op}: {listed}, blocks of {size} elements")
     return Blocks(columns, blocks, size, number, of(scale), of(more[0]) if more else None)
 
 
@@ -196,10 +197,6 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [y.astype(np.float32 if x.dtype == np.int8 else x.dtype)]
 
 
-def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
-    return out.elements * types[0].sizes[-1]
-
-
 # --------------------------------------------------------------------------------- rows as int8
 
 
@@ -231,4 +228,4 @@ def _evaluate_rows(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 register(Operator("quantize_rows", _compute_rows, _evaluate_rows, "opaque"))
-register(Operator("dense_blocks", _compute, _evaluate, "anchor", multiplies=_products))
+register(Operator("dense_blocks", _compute, _evaluate, "anchor", multiplies=matrix_products))

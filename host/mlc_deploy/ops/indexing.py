@@ -53,9 +53,7 @@ def _wrapped_array(indices: Array, extent: int) -> Array:
 def _compute_gather_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """attrs: axis. output[i, j] = x[indices[i, j], j] for axis 0; clamped into x."""
     x, indices = inputs
-    axis = normal_axis("gather_elements", attrs["axis"], x.ndim)
-    require(x.ndim == indices.ndim, f"gather_elements: {indices.ndim} dimensions for {x.ndim}")
-    _refuse_larger("gather_elements", indices, x, axis)
+    axis = _axis_of_elements("gather_elements", indices, x, attrs)
 
     def element(*i: Expr) -> Expr:
         at: list[Any] = list(i)
@@ -65,10 +63,14 @@ def _compute_gather_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
     return [te.compute(indices.shape, element, name="gather_elements")]
 
 
-def _refuse_larger(op: str, part: Tensor, whole: Tensor, axis: int) -> None:
-    for d, (a, b) in enumerate(zip(part.shape, whole.shape, strict=True)):
+def _axis_of_elements(op: str, indices: Tensor, x: Tensor, attrs: Attrs) -> int:
+    """The axis that the indices count on. The other axes of the indices must fit x."""
+    axis = normal_axis(op, attrs["axis"], x.ndim)
+    require(x.ndim == indices.ndim, f"{op}: {indices.ndim} dimensions for {x.ndim}")
+    for d, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True)):
         fits = d == axis or not isinstance(a, int) or not isinstance(b, int) or a <= b
-        require(fits, f"{op}: indices {list(part.shape)} for {list(whole.shape)}")
+        require(fits, f"{op}: indices {list(indices.shape)} for {list(x.shape)}")
+    return axis
 
 
 def _grid(indices: Array, axis: int) -> tuple[Array, ...]:
@@ -164,9 +166,7 @@ def _compute_scatter_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequenc
     """attrs: axis, reduction. output[indices[i, j], j] = updates[i, j] for axis 0, x elsewhere."""
     x, indices, updates = inputs
     _check_scatter("scatter_elements", x, updates, attrs)
-    axis = normal_axis("scatter_elements", attrs["axis"], x.ndim)
-    require(x.ndim == indices.ndim, f"scatter_elements: {indices.ndim} dimensions for {x.ndim}")
-    _refuse_larger("scatter_elements", indices, x, axis)
+    axis = _axis_of_elements("scatter_elements", indices, x, attrs)
     fits = indices.ndim == updates.ndim and all(map(same_extent, indices.shape, updates.shape))
     require(fits, f"scatter_elements: {list(indices.shape)} indices, {list(updates.shape)} updates")
 

@@ -7,7 +7,7 @@ number and a small letter a tile of one. Where a tile does not divide its axis t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,15 +51,17 @@ def layout(text: str) -> Layout:
     return Layout(text, tuple(order), tiles)
 
 
+def _parts(of: Layout) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """The parts of a layout: axis, which part of the axis it is, and the axis's tiles."""
+    for place, axis in enumerate(of.order):
+        yield axis, of.order[:place].count(axis), of.tiles.get(axis, ())
+
+
 def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
     """The shape in a layout of a tensor with these sizes by axis. Sizes of tiled axes are
     numbers."""
     shape: list[Any] = []
-    seen: dict[str, int] = {}
-    for axis in to.order:
-        tiles = to.tiles.get(axis, ())
-        number = seen.get(axis, 0)
-        seen[axis] = number + 1
+    for axis, number, tiles in _parts(to):
         if number:
             shape.append(tiles[number - 1])
         elif tiles:
@@ -72,11 +74,7 @@ def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
 def packed_index(to: Layout, at: dict[str, Expr]) -> tuple[Expr, ...]:
     """The index in a layout of the element with these coordinates by axis."""
     indices: list[Expr] = []
-    seen: dict[str, int] = {}
-    for axis in to.order:
-        tiles = to.tiles.get(axis, ())
-        number = seen.get(axis, 0)
-        seen[axis] = number + 1
+    for axis, number, tiles in _parts(to):
         below = int(np.prod(tiles[number:], dtype=np.int64))
         index = at[axis] // below
         indices.append(index if number == 0 else index % tiles[number - 1])

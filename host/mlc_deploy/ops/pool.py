@@ -111,19 +111,23 @@ def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     require(dtype_of(x.dtype).kind == "float", f"avg_pool: does not take {x.dtype}")
     _check("avg_pool", x.shape, attrs)
+    total = _window_sums(x, attrs, "pool_sum")
+
+    def mean(*i: Expr) -> Any:
+        return total[i] / tap_count(x.shape, attrs, i).astype(total.dtype)
+
+    return [rounded(te.compute(total.shape, mean, name="avg_pool"), x.dtype)]
+
+
+def _window_sums(x: Tensor, attrs: Attrs, name: str) -> Tensor:
     data = padded(x, _all_pads(x.shape, attrs), 0)
-    shape = (*x.shape[:2], *pool_extents(x.shape, attrs))
 
     def element(*i: Expr) -> Expr:
         value, taps = _window(data, attrs, i)
         return te.sum(value.astype(sums(x.dtype)), taps)
 
-    total = te.compute(shape, element, name="pool_sum")
-
-    def mean(*i: Expr) -> Any:
-        return total[i] / tap_count(x.shape, attrs, i).astype(total.dtype)
-
-    return [rounded(te.compute(shape, mean, name="avg_pool"), x.dtype)]
+    total: Tensor = te.compute((*x.shape[:2], *pool_extents(x.shape, attrs)), element, name=name)
+    return total
 
 
 def tap_count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr:
@@ -181,9 +185,7 @@ def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     counted = np.ones((1, 1, *(n + own[a] + own[rank + a] for a, n in enumerate(x.shape[2:]))))
     rest = [p - o for p, o in zip([*pads[2 : 2 + rank], *pads[4 + rank :]], own, strict=True)]
     ones = pad_array(counted, [0, 0, *rest[:rank], 0, 0, *rest[rank:]])
-    total = np.zeros((*x.shape[:2], *extents), data.dtype)
-    for tap in _taps(data, attrs, extents):
-        total += tap
+    total = sum(_taps(data, attrs, extents))
     count = sum(_taps(ones, attrs, extents)).astype(data.dtype)
     return [(total / count).astype(x.dtype, copy=False)]
 
@@ -192,23 +194,13 @@ def _compute_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     require(dtype_of(x.dtype).kind != "bool", "sum_pool: does not take bool")
     _check("sum_pool", x.shape, attrs)
-    data = padded(x, _all_pads(x.shape, attrs), 0)
-
-    def element(*i: Expr) -> Expr:
-        value, taps = _window(data, attrs, i)
-        return te.sum(value.astype(sums(x.dtype)), taps)
-
-    shape = (*x.shape[:2], *pool_extents(x.shape, attrs))
-    return [rounded(te.compute(shape, element, name="sum_pool"), x.dtype)]
+    return [rounded(_window_sums(x, attrs, "sum_pool"), x.dtype)]
 
 
 def _evaluate_sum(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
-    extents = pool_extents(x.shape, attrs)
     data = wide(pad_array(x, _all_pads(x.shape, attrs)))
-    total = np.zeros((*x.shape[:2], *extents), data.dtype)
-    for tap in _taps(data, attrs, extents):
-        total += tap
+    total = sum(_taps(data, attrs, pool_extents(x.shape, attrs)))
     return [total.astype(x.dtype, copy=False)]
 
 

@@ -51,8 +51,8 @@ class Judge:
         chance = 1 / classes
         if score >= chance + CLEAR * (1 - chance):
             return ()
-        said = f"the float model itself is right in {score:.1%}, which chance makes {chance:.1%}"
-        return (f"{said}: do labels and preprocessing fit the data?",)
+        what = f"the float model itself is right in {score:.1%}, which chance makes {chance:.1%}"
+        return (f"{what}: do labels and preprocessing fit the data?",)
 
     def score(self, outputs: Sequence[Sample]) -> float:
         """The score, from 0 to 1: the least of several outputs."""

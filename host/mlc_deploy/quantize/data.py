@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import helper
 
-from ..errors import InputError
+from ..errors import InputError, users_code
 from ..files import npy
 from ..frontend.onnx_shapes import declared_shape, refuse_unknown_dims
 from ..frontend.refusals import refuse_unknown_inputs
@@ -280,19 +279,12 @@ def _called(file: Path, name: str, where: str) -> Iterable[Any]:
         mend = "the path of a .py file, and a function in it"
         raise InputError(f"cannot be read: {reason}", where=where, mend=mend) from None
     names: dict[str, Any] = {"__name__": "calibration", "__file__": str(file)}
-    try:
+    with users_code(str(file), InputError, where, mend):
         exec(compile(source, str(file), "exec"), names)
         function: Callable[[], Iterable[Any]] | None = names.get(name)
         if function is not None and callable(function):
             yield from function()
             return
-    except InputError:
-        raise
-    except Exception as error:  # anything that the user's code raises
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if f.filename == str(file)]
-        place = f"{where}, line {lines[-1]}" if lines else where
-        raise InputError(f"{type(error).__name__}: {error}", where=place, mend=mend) from error
     raise InputError(
         f"the file has no function '{name}'", where=where, mend=f"def {name}(): yield a run"
     )

@@ -46,14 +46,14 @@ class Preprocess:
     def __str__(self) -> str:
         """The text that `parse` reads, with all known entries."""
         numbers = {"scale": (self.scale,), "mean": self.mean, "std": self.std}
-        said = {
+        entries = {
             "resize": "x".join(map(str, self.resize or ())),
             "crop": "x".join(map(str, self.crop or ())),
             **{key: ",".join(f"{n:g}" for n in each) for key, each in numbers.items()},
             "color": self.color,
             "layout": self.layout,
         }
-        return " ".join(f"{key}={value}" for key, value in said.items() if value)
+        return " ".join(f"{key}={value}" for key, value in entries.items() if value)
 
 
 def settled(how: Preprocess, shape: Sequence[int | None]) -> Preprocess:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..frontend.onnx_node import Converter
+from ..ir.names import Names
 
 Array = NDArray[Any]
 
@@ -107,11 +108,8 @@ class Net:
 
     def fresh(self, name: str, taken: Iterable[str] = ()) -> str:
         """The name, or one like it if a tensor has it."""
-        used = {*self.constants, *self.makers, *(i.name for i in self.inputs), *taken}
-        found, n = name, 1
-        while found in used:
-            found, n = f"{name}_{n}", n + 1
-        return found
+        own = (*self.constants, *self.makers, *(i.name for i in self.inputs))
+        return Names((*own, *taken)).fresh(name)
 
     def with_(self, nodes: Sequence[NodeProto], constants: Mapping[str, Array]) -> Net:
         """The net with other nodes and constants; unread constants are left out."""

@@ -29,6 +29,7 @@ from ..frontend.onnx_file import (
     to_array,
 )
 from ..frontend.onnx_node import Converter
+from ..ir.names import Names
 from .net import STANDARD, WEIGHTS, Array, Net, attributes, node_inputs, renamed, with_inputs
 
 PER_CHANNEL_OPSET = 13  # QuantizeLinear has an axis from here on
@@ -137,14 +138,11 @@ def _constants(proto: ModelProto, known: Mapping[str, Array], where: str) -> Net
 
 def _named(net: Net) -> Net:
     """The net with a unique name for every node."""
-    seen: set[str] = set()
+    names = Names()
     nodes: list[NodeProto] = []
     for node in net.nodes:
         name = node.name or (f"{node.op_type}_{node.output[0]}" if node.output else node.op_type)
-        found, n = name, 1
-        while found in seen:
-            found, n = f"{name}_{n}", n + 1
-        seen.add(found)
+        found = names.fresh(name)
         if found != node.name:
             copy = NodeProto()
             copy.CopyFrom(node)

@@ -23,7 +23,7 @@ def arena(run: Run) -> Html:
     alive = _alive(tensors, len(run.layers))
     peak = max(range(len(alive)), key=alive.__getitem__)
     return join(
-        h("p", _said(run, details, alive), class_="note"),
+        h("p", _note(run, details, alive), class_="note"),
         both(lambda width: _drawn(width, run, details, tensors, alive)),
         _at_the_peak(run, tensors, peak, alive[peak]),
         h("p", "The model has loops or branches: lifetimes are those of one turn, and both sides "
@@ -40,7 +40,7 @@ def _alive(tensors: Sequence[Tensor], calls: int) -> list[int]:
     return found
 
 
-def _said(run: Run, details: Details, alive: Sequence[int]) -> str:
+def _note(run: Run, details: Details, alive: Sequence[int]) -> str:
     workspace = run.arena_bytes - details.arena_bytes
     parts = [f"The arena has {size(details.arena_bytes)}, and never more than {size(max(alive))} "
              "of tensors are needed at once."]  # fmt: skip

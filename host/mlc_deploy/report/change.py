@@ -25,7 +25,7 @@ def change(before: Run, after: Run) -> Html:
     longest = max((c or 0.0 for _, *costs in rows for c in costs), default=0.0) or 1.0
     was, now = _whole(before, old), _whole(after, new)
     return join(
-        h("p", h("b", said(was, now, old.title)), f" Before: {old.text(was)}, after: "
+        h("p", h("b", change_text(was, now, old.title)), f" Before: {old.text(was)}, after: "
           f"{new.text(now)}, of the whole model."),
         h("ul", (h("li", text) for text in _differences(before, after)), class_="plain"),
         h("table",
@@ -37,7 +37,7 @@ def change(before: Run, after: Run) -> Html:
     )  # fmt: skip
 
 
-def said(was: float, now: float, title: str) -> str:
+def change_text(was: float, now: float, title: str) -> str:
     """12.3 % less time."""
     if was == now:
         return f"No change in {title}."

@@ -149,8 +149,8 @@ def _roof(
             parts.append(h("line", x1=x(low), y1=y(low * bandwidth), x2=x(top),
                            y2=y(top * bandwidth), class_="roof"))  # fmt: skip
             middle = (low * top) ** 0.5
-            said = f"{count(bandwidth)}B/s from memory"
-            parts.append(text(x(middle) + 8, y(middle * bandwidth) + 12, said, class_="roof-text"))
+            label = f"{count(bandwidth)}B/s from memory"
+            parts.append(text(x(middle) + 8, y(middle * bandwidth) + 12, label, class_="roof-text"))
     return h("g", parts)
 
 

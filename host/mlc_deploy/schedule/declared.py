@@ -9,7 +9,6 @@ from typing import Any
 from ..errors import ScheduleError
 from ..ir import (
     Block,
-    Buffer,
     Call,
     PrimFunc,
     Reduce,
@@ -17,7 +16,6 @@ from ..ir import (
     dtype_of,
     once,
     rebuild,
-    replace_buffers,
     statements,
     structural_hash,
     walk,
@@ -32,6 +30,7 @@ from .tensor_intrin import (
     is_llvm,
     machine_of,
     register_intrin,
+    with_buffers,
 )
 
 
@@ -58,7 +57,7 @@ def registered_parts(declared: DeclaredIntrin) -> Parts:
         for b, bound in zip(described.buffers, strides, strict=True)
         if bound is not None and bound.strides is not None
     }
-    whole = _on(described, moved)
+    whole = with_buffers(described, moved)
     *ins, out = (View(b) for b in whole.buffers)
     given = declared.function(ins, [out])
     parts = list(given) if isinstance(given, (tuple, list)) else [given]
@@ -75,11 +74,6 @@ def registered_parts(declared: DeclaredIntrin) -> Parts:
     return Parts(*names)
 
 
-def _on(func: PrimFunc, moved: dict[Buffer, Buffer]) -> PrimFunc:
-    params = tuple(moved.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
-    return with_fields(func, params=params, body=replace_buffers(func.body, moved))
-
-
 def _reset(whole: PrimFunc) -> PrimFunc:
     """The description of setting the result to the reduction's identity; its other parameters are
     not used."""
@@ -87,7 +81,7 @@ def _reset(whole: PrimFunc) -> PrimFunc:
     identity = _init_of(whole)
     made: Tensor = compute(out.shape, lambda *i: identity, name=out.name)
     func = create_prim_func([made], whole.name)
-    return _on(func, {func.buffers[0]: out})
+    return with_buffers(func, {func.buffers[0]: out})
 
 
 def _init_of(func: PrimFunc) -> Any:

@@ -164,8 +164,13 @@ def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
         for b in description.buffers
         if b.name in names
     }
-    params = tuple(loose.get(p, p) if isinstance(p, Buffer) else p for p in description.params)
-    return with_fields(description, params=params, body=replace_buffers(description.body, loose))
+    return with_buffers(description, loose)
+
+
+def with_buffers(func: PrimFunc, others: Mapping[Buffer, Buffer]) -> PrimFunc:
+    """The function with other buffers in place of some, also as parameters."""
+    params = tuple(others.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
+    return with_fields(func, params=params, body=replace_buffers(func.body, others))
 
 
 # ---------------------------------------------------------------------------------------- registry

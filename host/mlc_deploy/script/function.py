@@ -58,12 +58,12 @@ def parse_function(
 def _parse(definition: ast.FunctionDef, reader: Statements) -> tuple[str, PrimFunc]:
     args = parameters_of(definition, reader.values.source, "plain parameters, each with a type")
     params = [_parameter(reader, arg) for arg in args]
-    said = reader.root
+    fields = reader.root
     body = reader.suite(_in_root(definition.body))
     if addressed(body) and not any(isinstance(n, Block) for n in walk(body)):
         mend = 'with T.block("call"): T.reads(…); T.writes(…), and the call below them'
         reader.refuse(definition, "an address is given away outside of a block", mend)
-    root = said.made("root", body, said.reads or (), said.writes or ())
+    root = fields.made("root", body, fields.reads or (), fields.writes or ())
     for arg, param in zip(args, params, strict=True):
         if isinstance(param, Handle) and param.name not in reader.matched:
             mend = f'A = T.match_buffer({arg.arg}, (16, 16), "float32")'

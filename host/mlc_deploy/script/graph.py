@@ -124,7 +124,7 @@ def func_attr(attrs: Mapping[str, Any]) -> None:
     raise _misplaced("R.func_attr")
 
 
-def loop(body: Any, args: Sequence[Any], **said: Any) -> Any:
+def loop(body: Any, args: Sequence[Any], **options: Any) -> Any:
     """`R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False], written=[False])` runs a
     body turn after turn. graph.CallLoop explains the parts."""
     raise _misplaced("R.loop")

@@ -103,8 +103,8 @@ def _layers(source: Source) -> dict[int, str]:
     try:
         for token in tokenize.generate_tokens(lambda: next(lines, "")):
             if token.type == tokenize.COMMENT:
-                _, said, layer = token.string.partition(f"# {LAYER}")
-                if said:
+                _, layer_mark, layer = token.string.partition(f"# {LAYER}")
+                if layer_mark:
                     found[token.start[0]] = layer.strip()
     except (tokenize.TokenError, IndentationError):  # a function out of an indented class
         pass
@@ -393,18 +393,20 @@ class _Reader(Words):
                 return self.checked(at, self.builder.emit, made, name=name, source=source)
 
     def loop(self, body: ast.expr, args: ast.expr, keywords: Mapping[str, ast.expr]) -> CallLoop:
-        said = {key: self.attribute(v) for key, v in keywords.items()}
-        for key in said:
+        options = {key: self.attribute(v) for key, v in keywords.items()}
+        for key in options:
             if key not in LOOP_WORDS:
                 near = get_close_matches(key, LOOP_WORDS, 2) or LOOP_WORDS
                 self.refuse(keywords[key], f"R.loop has no '{key}'", ", ".join(near))
         for key, kind in LOOP_WORDS.items():
-            if type(said.setdefault(key, kind())) is list:
-                said[key] = tuple(said[key])
-            open_turns = key == "turns" and isinstance(said[key], Expr)
-            if type(said[key]) is not kind and not open_turns:
-                self.refuse(keywords[key], f"{key} is {said[key]!r}, not a {kind.__name__}", LOOP)
-        return CallLoop(self.body(body), tuple(self.several(args)), **said)
+            if type(options.setdefault(key, kind())) is list:
+                options[key] = tuple(options[key])
+            open_turns = key == "turns" and isinstance(options[key], Expr)
+            if type(options[key]) is not kind and not open_turns:
+                self.refuse(
+                    keywords[key], f"{key} is {options[key]!r}, not a {kind.__name__}", LOOP
+                )
+        return CallLoop(self.body(body), tuple(self.several(args)), **options)
 
     def body(self, at: ast.expr) -> Function:
         found = self.function(at)

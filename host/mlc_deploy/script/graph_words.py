@@ -57,9 +57,9 @@ class Words:
                 self.no_word(at, module, f"{group}.{word}", word)
         return None
 
-    def no_word(self, at: ast.expr, module: str, said: str, word: str) -> NoReturn:
+    def no_word(self, at: ast.expr, module: str, name: str, word: str) -> NoReturn:
         near = get_close_matches(TVM_NAMES.get(word, word), [*WORDS, *OPERATORS], 3)
-        self.refuse(at, f"there is no {module}.{said}", ", ".join(f"{module}.{n}" for n in near))
+        self.refuse(at, f"there is no {module}.{name}", ", ".join(f"{module}.{n}" for n in near))
 
     def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
         raise self.source.error(at, what, mend)
@@ -96,15 +96,15 @@ class Words:
                 return None
         # TVM's order; without a shape, the dtype comes first.
         order = FORM[1:] if given and isinstance(self.values.value(given[0]), str) else FORM
-        said = {key: self.values.value(v) for key, v in zip(order, given, strict=False)}
+        fields = {key: self.values.value(v) for key, v in zip(order, given, strict=False)}
         for k in keywords:
-            if k.arg not in FORM or k.arg in said:
+            if k.arg not in FORM or k.arg in fields:
                 self.refuse(k.value, f"R.Tensor does not take {k.arg}", ", ".join(FORM))
-            said[k.arg] = self.values.value(k.value)
+            fields[k.arg] = self.values.value(k.value)
         if len(given) > len(order):
             self.refuse(at, f"R.Tensor takes {len(order)} arguments", TYPE)
-        said.pop("vdevice", None)  # there is one device
-        form = Form(**said)
+        fields.pop("vdevice", None)  # there is one device
+        form = Form(**fields)
         if not isinstance(form.shape, (list, tuple, type(None))):
             self.refuse(at, "a shape is a tuple", '(1, 16), or (1, "m")')
         if form.ndim is not None and not (type(form.ndim) is int and -1 <= form.ndim <= MOST_DIMS):

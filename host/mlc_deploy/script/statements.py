@@ -56,7 +56,7 @@ OUTSIDE_OF_BLOCK = 'inside of `with T.block("…"):`, not in a loop or an if bel
 
 
 @dataclass(slots=True)
-class Said:
+class BlockFields:
     """The fields of the block, or of the function's root, whose statements are being read."""
 
     iters: list[IterVar] = field(default_factory=list)
@@ -93,8 +93,8 @@ class Statements:
         self.attrs: dict[str, Any] = {}
         self.symbols: dict[Var, ast.AST] = {}  # symbolic dimensions -> their declarations
         self.extents: dict[Var, Expr] = {}  # of the surrounding loops
-        self.root = Said()
-        self.block: Said | None = self.root  # None inside loops and ifs
+        self.root = BlockFields()
+        self.block: BlockFields | None = self.root  # None inside loops and ifs
 
     def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
         self.values.refuse(at, what, mend)
@@ -102,7 +102,7 @@ class Statements:
     # -------------------------------------------------------------------------------- statements
 
     @contextmanager
-    def scope(self, block: Said | None = None) -> Iterator[None]:
+    def scope(self, block: BlockFields | None = None) -> Iterator[None]:
         """A scope: names bound inside are unknown after it. Its statements belong to `block`."""
         before = self.values.scope, self.block
         self.values.scope, self.block = self.values.scope.new_child(), block
@@ -129,7 +129,7 @@ class Statements:
             case ast.For():
                 yield self.loop(at)
             case ast.With([item], body):
-                yield self.with_statement(at, item, body)
+                yield self.with_statement(item, body)
             case ast.If(test, then, otherwise):
                 yield from self.branches(test, then, otherwise)
             case ast.Assign([target], value):
@@ -142,7 +142,7 @@ class Statements:
                 made = self.values.binary(value, BINARY[type(op)], old, step)
                 yield self.store(target, value, made)
             case ast.Expr(ast.Call() as call):
-                yield from self.said(call)
+                yield from self.call_statement(call)
             case ast.Return():
                 self.refuse(at, "a function of the loop IR returns nothing", "write to a parameter")
             case _:
@@ -166,7 +166,7 @@ class Statements:
             other = self.suite(otherwise) if otherwise else None
         yield If(condition, taken, other)
 
-    def said(self, call: ast.Call) -> Iterator[Stmt]:
+    def call_statement(self, call: ast.Call) -> Iterator[Stmt]:
         """A call as a statement."""
         match self.values.value(call):
             case Phrase("evaluate", args):
@@ -198,7 +198,7 @@ class Statements:
             case "writes":
                 block.writes = self.regions(call, args["regions"])
 
-    def this_block(self, at: ast.AST, what: str) -> Said:
+    def this_block(self, at: ast.AST, what: str) -> BlockFields:
         if self.block is None:
             self.refuse(at, f"{what} stands in a loop or an if", OUTSIDE_OF_BLOCK)
         return self.block
@@ -392,7 +392,7 @@ class Statements:
 
     # ------------------------------------------------------------------------------------- blocks
 
-    def with_statement(self, at: ast.With, item: ast.withitem, body: list[ast.stmt]) -> Stmt:
+    def with_statement(self, item: ast.withitem, body: list[ast.stmt]) -> Stmt:
         phrase = self.values.value(item.context_expr)
         match phrase:
             case Phrase("block"):
@@ -431,10 +431,10 @@ class Statements:
 
     def block_statement(self, phrase: Phrase, statements: list[ast.stmt]) -> Block:
         name = self.block_name(phrase)
-        said = Said()
-        with self.scope(said):
+        fields = BlockFields()
+        with self.scope(fields):
             body = self.suite(statements)
-        reads, writes = said.reads, said.writes
+        reads, writes = fields.reads, fields.writes
         if reads is None or writes is None:
             if addressed(body):
                 self.refuse(
@@ -443,10 +443,10 @@ class Statements:
                     "written through them",
                     "T.reads(A[0:64]) and T.writes(B[0:64]), both, in the block",
                 )
-            found = block_regions(body, said.init, tuple(said.allocs))
+            found = block_regions(body, fields.init, tuple(fields.allocs))
             reads = found[0] if reads is None else reads
             writes = found[1] if writes is None else writes
-        return said.made(name, body, reads, writes)
+        return fields.made(name, body, reads, writes)
 
     def axes(self, phrase: Phrase, names: list[str]) -> None:
         """Adds iterations to the block: T.axis.remap, T.axis.spatial, T.axis.reduce."""
@@ -469,7 +469,7 @@ class Statements:
             block.iters.append(IterVar(variable, extent, kind, binding))
             self.values.scope[name] = variable
 
-    def require_loops(self, at: ast.AST, block: Said, *given: Expr) -> None:
+    def require_loops(self, at: ast.AST, block: BlockFields, *given: Expr) -> None:
         """Refuses expressions over the loops around a block that use its own iterations."""
         own = {i.var for i in block.iters}
         for inside in sorted(own & set().union(*map(free_vars, given)), key=lambda v: v.name):

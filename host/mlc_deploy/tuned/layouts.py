@@ -36,7 +36,7 @@ def digest(reference: Function, precision: str = "float32") -> str:
     def line(binding: Binding) -> str:
         args = [f"{a.type}" if isinstance(a, Constant) else name(a) for a in binding.call.args]
         outputs = [f"{name(v)}: {v.type}" for v in binding.outputs]
-        return f"{binding.source}: {outputs} = {_said(binding.call)} {args}"
+        return f"{binding.source}: {outputs} = {_call_text(binding.call)} {args}"
 
     def lines(function: Function) -> Iterator[str]:
         yield from (f"{name(p)}: {p.type}" for p in function.params)
@@ -49,7 +49,7 @@ def digest(reference: Function, precision: str = "float32") -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _said(call: AnyCall) -> str:
+def _call_text(call: AnyCall) -> str:
     match call:
         case Call(op, _, attrs):
             return f"{op} {sorted(attrs.items())}"

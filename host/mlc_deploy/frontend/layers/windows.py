@@ -10,7 +10,7 @@ from typing import Any
 from ...graph.nodes import Value
 from ...ir import Expr
 from ..extents import larger
-from ..node import Node, said_as, shape_of
+from ..node import Node, shape_of, with_dims
 from .shapes import reshape, vector_along, with_axis, without
 
 
@@ -90,7 +90,7 @@ def conv(
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
         y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
-        return said_as(n, y, [n.extents.own(n, extent) for extent in shape_of(y)])
+        return with_dims(n, y, [n.extents.own(n, extent) for extent in shape_of(y)])
     if any(isinstance(p, Expr) for p in window.pads):
         x, window = _padded(n, x, window, attrs.get("pad_value", 0))
     op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # conv2d has schedules of its own
@@ -104,7 +104,7 @@ def _padded(n: Node, x: Value, window: Window, value: float) -> tuple[Value, Win
     pads = [0, 0, *own[:half], 0, 0, *own[half:]]
     padded = n.emit("pad", x, pads=pads, mode="constant", value=value)
     shape = [n.extents.own(n, extent) for extent in shape_of(padded)]
-    return said_as(n, padded, shape), replace(window, pads=[0] * len(window.pads))
+    return with_dims(n, padded, shape), replace(window, pads=[0] * len(window.pads))
 
 
 def _biased(n: Node, y: Value, bias: Value | None) -> Value:

@@ -73,14 +73,6 @@ def _clipped(n: TfliteNode) -> Any:
     return n.emit("clip", _float(n), min=low, max=high)
 
 
-def _leaky_relu(n: TfliteNode) -> Any:
-    return n.emit("leaky_relu", _float(n), alpha=n.option("Alpha"))
-
-
-def _elu(n: TfliteNode) -> Any:
-    return n.emit("elu", _float(n), alpha=1.0)
-
-
 def _gelu(n: TfliteNode) -> Any:
     kind = "tanh" if n.option("Approximate", False) else "none"
     return n.emit("gelu", _float(n), approximate=kind)
@@ -93,10 +85,6 @@ def _prelu(n: TfliteNode) -> Any:
     return n.emit("where", n.emit("greater_equal", x, zero), x, below)
 
 
-def _hard_swish(n: TfliteNode) -> Any:
-    return n.emit("hard_swish", _float(n))
-
-
 def _softmax(n: TfliteNode) -> Any:
     x = _float(n)
     beta = n.option("Beta", 1.0)
@@ -105,17 +93,9 @@ def _softmax(n: TfliteNode) -> Any:
     return n.emit("softmax", x, axis=len(shape_of(x)) - 1)
 
 
-def _log_softmax(n: TfliteNode) -> Any:
-    return n.emit("log_softmax", _float(n), axis=len(n.shape()) - 1)
-
-
 def _square(n: TfliteNode) -> Any:
     x = _float(n)
     return n.emit("multiply", x, x)
-
-
-def _rsqrt(n: TfliteNode) -> Any:
-    return n.emit("reciprocal", n.emit("sqrt", _float(n)))
 
 
 def _squared_difference(n: TfliteNode) -> Any:
@@ -226,13 +206,17 @@ _PLAIN: dict[str, Converter] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(CLIPS, _clipped),
     **dict.fromkeys((*REDUCTIONS, "REDUCE_ALL", "REDUCE_ANY"), _reduce),
-    "ARG_MAX": _place, "ARG_MIN": _place, "CAST": _cast, "CUMSUM": _cumulative, "ELU": _elu,
-    "FLOOR_DIV": _floor_div, "FLOOR_MOD": _floor_mod, "GELU": _gelu, "HARD_SWISH": _hard_swish,
-    "L2_NORMALIZATION": _l2_normalization, "LEAKY_RELU": _leaky_relu,
-    "LOCAL_RESPONSE_NORMALIZATION": _local_response, "LOG_SOFTMAX": _log_softmax,
-    "NOT_EQUAL": _binary, "PRELU": _prelu, "RSQRT": _rsqrt, "SELECT": _select,
-    "SELECT_V2": _select, "SOFTMAX": _softmax, "SQUARE": _square,
-    "SQUARED_DIFFERENCE": _squared_difference, "TOPK_V2": _top_k,
+    "ARG_MAX": _place, "ARG_MIN": _place, "CAST": _cast, "CUMSUM": _cumulative,
+    "FLOOR_DIV": _floor_div, "FLOOR_MOD": _floor_mod, "GELU": _gelu,
+    "L2_NORMALIZATION": _l2_normalization, "LOCAL_RESPONSE_NORMALIZATION": _local_response,
+    "NOT_EQUAL": _binary, "PRELU": _prelu, "SELECT": _select, "SELECT_V2": _select,
+    "SOFTMAX": _softmax, "SQUARE": _square, "SQUARED_DIFFERENCE": _squared_difference,
+    "TOPK_V2": _top_k,
+    "ELU": lambda n: n.emit("elu", _float(n), alpha=1.0),
+    "HARD_SWISH": lambda n: n.emit("hard_swish", _float(n)),
+    "LEAKY_RELU": lambda n: n.emit("leaky_relu", _float(n), alpha=n.option("Alpha")),
+    "LOG_SOFTMAX": lambda n: n.emit("log_softmax", _float(n), axis=len(n.shape()) - 1),
+    "RSQRT": lambda n: n.emit("reciprocal", n.emit("sqrt", _float(n))),
 }  # fmt: skip
 ELEMENTWISE: dict[str, Converter] = {
     name: _by_kind(name, plain) if name in QUANTIZED else plain for name, plain in _PLAIN.items()

@@ -109,8 +109,8 @@ class TfliteNode(NumberedNode):
         """How an input is quantized. Raises ValueError unless it is quantized per tensor."""
         return _affine(self.given[number], f"input {number}")
 
-    def affine_out(self, number: int = 0) -> Affine:
-        return _affine(self.made[number], f"output {number}")
+    def affine_out(self) -> Affine:
+        return _affine(self.made[0], "output 0")
 
     # --------------------------------------------------------------------------- options
 

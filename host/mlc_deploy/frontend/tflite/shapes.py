@@ -57,10 +57,6 @@ def _squeeze(n: TfliteNode) -> Any:
     return reshape(n, x, [extent for axis, extent in enumerate(shape) if axis not in gone])
 
 
-def _expand_dims(n: TfliteNode) -> Any:
-    return with_axis(n, _moved(n), n.whole(1, "axis"))
-
-
 def _transpose(n: TfliteNode) -> Any:
     axes, rank = n.ints(1, "perm"), len(n.shape())
     if sorted(a % rank if rank else a for a in axes) != list(range(rank)):
@@ -210,10 +206,6 @@ def _tile(n: TfliteNode) -> Any:
     return n.emit("tile", _moved(n), reps=times)
 
 
-def _broadcast_to(n: TfliteNode) -> Any:
-    return expand(n, _moved(n), n.ints(1, "shape"))
-
-
 def _gather(n: TfliteNode) -> Any:
     x, shape = _moved(n), n.shape()
     axis = normal_axis(n.op, n.option("Axis", 0), len(shape))
@@ -230,14 +222,6 @@ def _gather(n: TfliteNode) -> Any:
 
 def _gather_nd(n: TfliteNode) -> Any:
     return n.emit("gather_nd", _moved(n), n.cast(n.input(1), "int64"), batch_dims=0)
-
-
-def _shape(n: TfliteNode) -> Any:
-    return n.constant(n.shape(), n.made[0].dtype)
-
-
-def _rank(n: TfliteNode) -> Any:
-    return n.constant(len(n.shape()), "int32")
 
 
 def _fill(n: TfliteNode) -> Any:
@@ -399,19 +383,19 @@ def _nearest(extent: int, size: int, corners: bool, half: bool) -> Any:
     return np.clip(index, 0, extent - 1)
 
 
-def _same(n: TfliteNode) -> Any:
-    return _moved(n)
-
-
 SHAPES: dict[str, Converter] = {
-    "BATCH_TO_SPACE_ND": _batch_to_space, "BROADCAST_TO": _broadcast_to,
-    "CONCATENATION": _concatenation, "DENSIFY": _same, "DEPTH_TO_SPACE": _depth_to_space,
-    "DEQUANTIZE": dequantized, "EXPAND_DIMS": _expand_dims, "FILL": _fill, "GATHER": _gather,
+    "BATCH_TO_SPACE_ND": _batch_to_space, "CONCATENATION": _concatenation,
+    "DEPTH_TO_SPACE": _depth_to_space, "DEQUANTIZE": dequantized, "FILL": _fill, "GATHER": _gather,
     "GATHER_ND": _gather_nd, "MIRROR_PAD": _pad, "ONE_HOT": _one_hot, "PACK": _pack, "PAD": _pad,
-    "PADV2": _pad, "QUANTIZE": quantized, "RANGE": _range, "RANK": _rank, "RESHAPE": _reshape,
+    "PADV2": _pad, "QUANTIZE": quantized, "RANGE": _range, "RESHAPE": _reshape,
     "RESIZE_BILINEAR": _resize, "RESIZE_NEAREST_NEIGHBOR": _resize, "REVERSE_V2": _reverse,
-    "SCATTER_ND": _scatter_nd, "SHAPE": _shape, "SLICE": _slice,
-    "SPACE_TO_BATCH_ND": _space_to_batch, "SPACE_TO_DEPTH": _space_to_depth, "SPLIT": _split,
-    "SPLIT_V": _split_v, "SQUEEZE": _squeeze, "STRIDED_SLICE": _strided_slice, "TILE": _tile,
-    "TRANSPOSE": _transpose, "UNPACK": _unpack, "ZEROS_LIKE": _zeros_like,
+    "SCATTER_ND": _scatter_nd, "SLICE": _slice, "SPACE_TO_BATCH_ND": _space_to_batch,
+    "SPACE_TO_DEPTH": _space_to_depth, "SPLIT": _split, "SPLIT_V": _split_v, "SQUEEZE": _squeeze,
+    "STRIDED_SLICE": _strided_slice, "TILE": _tile, "TRANSPOSE": _transpose, "UNPACK": _unpack,
+    "ZEROS_LIKE": _zeros_like,
+    "BROADCAST_TO": lambda n: expand(n, _moved(n), n.ints(1, "shape")),
+    "DENSIFY": _moved,
+    "EXPAND_DIMS": lambda n: with_axis(n, _moved(n), n.whole(1, "axis")),
+    "RANK": lambda n: n.constant(len(n.shape()), "int32"),
+    "SHAPE": lambda n: n.constant(n.shape(), n.made[0].dtype),
 }  # fmt: skip

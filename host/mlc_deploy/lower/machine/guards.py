@@ -61,11 +61,11 @@ def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
 def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:
     """The arguments of an if_then_else, each with its guards."""
     condition, then, otherwise = n.args
-    said = frozenset(_said(c, known) for c in conjuncts(condition))
-    return [(condition, guards), (then, guards | said), (otherwise, guards | {("not", said)})]
+    holding = frozenset(_key(c, known) for c in conjuncts(condition))
+    return [(condition, guards), (then, guards | holding), (otherwise, guards | {("not", holding)})]
 
 
-def _said(condition: Expr, known: Known) -> object:
+def _key(condition: Expr, known: Known) -> object:
     """A key for a condition; comparisons of equal integers have equal keys."""
     match condition:
         case Compare(op, a, b) if dtype_of(a.dtype).is_integer and dtype_of(a.dtype).lanes == 1:

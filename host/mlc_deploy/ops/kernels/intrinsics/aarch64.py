@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product as combinations
 
-from ....ir import PrimFunc, Stmt
-from ....schedule.tensor_intrin import TensorIntrin
 from . import describe, vectors
+from .declare import Declare, declare_products, declare_sums_of_four
 from .vectors import llvm
 
-INTRINS: list[TensorIntrin] = []
-
-
-def _declare(
-    name: str,
-    description: Callable[[], PrimFunc],
-    implementation: Callable[..., Stmt],
-    instruction: str,
-    features: str = "neon",
-    domains: Mapping[str, tuple[int, int]] | None = None,
-) -> None:
-    needs = {"aarch64": frozenset(features.split())}
-    INTRINS.append(
-        TensorIntrin(
-            f"aarch64.{name}", description, implementation, needs, instruction, domains or {}
-        )
-    )
+_declare = Declare("aarch64", "aarch64", "neon")
+INTRINS = _declare.intrins
 
 
 def _neon(name: str, dtype: str) -> vectors.Operation:
@@ -36,27 +19,7 @@ def _neon(name: str, dtype: str) -> vectors.Operation:
 
 BY_LANE = r"\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[\d\]"
 
-# LLVM's usdot takes the unsigned operand first; by lane, the second operand is the lane.
-for name, a, b, llvm_name, feature in (
-    ("sdot", "int8", "int8", "sdot", "dotprod"),
-    ("udot", "uint8", "uint8", "udot", "dotprod"),
-    ("usdot", "int8", "uint8", "usdot", "i8mm"),
-    ("sudot", "uint8", "int8", "usdot", "i8mm"),
-):
-    dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
-    if name == "sudot":
-        dot = vectors.swapped(dot)
-    _declare(
-        name, partial(describe.dot, a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature
-    )
-    _declare(
-        f"{name}.lane",
-        partial(describe.tile_by_lane, a, b),
-        vectors.dot_by_lane(dot),
-        rf"\b{name}{BY_LANE}",
-        feature,
-    )
-
+declare_products(_declare, _neon, "", r"\b", BY_LANE)
 for rows in (1, 2):
     _declare(
         f"sdot.rows{rows}",
@@ -94,16 +57,6 @@ _declare(
     vectors.transposed,
     r"\b(zip1|tbl)\b",
 )
-
-for name, a, b in (
-    ("smmla", "int8", "int8"),
-    ("ummla", "uint8", "uint8"),
-    ("usmmla", "uint8", "int8"),
-):
-    product = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _declare(
-        name, partial(describe.tile, a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm"
-    )
 
 _declare(
     "smmla.nibbles",
@@ -143,45 +96,17 @@ for sign, kind in (("s", "int"), ("u", "uint")):
             rf"\b{sign}adalp\b",
         )
 
-_smull = _neon("smull.v8i16", "int16x8")
-_sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
-_addp = _neon("addp.v4i32", "int32x4")
-_declare(
-    "smull.sadalp",
-    partial(describe.dot_in_fours, 8),
-    vectors.dot_in_fours(_smull, _sadalp),
-    r"\bsadalp\b",
-)
-_declare(
-    "smull.sadalp.16",
-    partial(describe.dot_in_fours, 16),
-    vectors.dot_in_fours(_smull, _sadalp, apart=True),
-    r"\bsmull2\b",
-)
-_declare(
-    "smlal.sadalp",
-    partial(describe.dot_in_fours, 16),
-    vectors.dot_in_fours(_smull, _sadalp),
-    r"\bsmlal2\b",
-    domains=describe.NARROW,
-)
-_declare(
-    "smlal.columns",
-    describe.columns_of_bytes,
-    vectors.columns_of_bytes(_smull),
-    r"\bsmlal2\b",
-    domains=describe.NARROW_DATA,
-)
-_declare(
-    "smlal.nibbles",
-    describe.columns_of_nibbles,
-    vectors.columns_of_nibbles(_smull),
-    r"\bsmlal2\b",
+declare_sums_of_four(
+    _declare,
+    ("smull", _neon("smull.v8i16", "int16x8")),
+    ("sadalp", vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))),
+    "smlal",
+    (r"\bsadalp\b", r"\bsmull2\b", r"\bsmlal2\b"),
 )
 _declare(
     "addp.fours",
     describe.sums_of_fours,
-    vectors.sums_of_fours(_addp),
+    vectors.sums_of_fours(_neon("addp.v4i32", "int32x4")),
     r"\baddp\b",
 )
 for name, dtype in (("squares", "int32"), ("float.squares", "float32")):

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
-from ....ir import Expr, PrimFunc, Select, Stmt
-from ....schedule.tensor_intrin import TensorIntrin
+from ....ir import Expr, Select
 from . import describe, vectors
+from .declare import Declare, declare_products, declare_sums_of_four
 from .vectors import llvm
 
-INTRINS: list[TensorIntrin] = []
-
-
-def _declare(
-    name: str,
-    description: Callable[[], PrimFunc],
-    implementation: Callable[..., Stmt],
-    instruction: str,
-    features: str = "neon",
-    domains: Mapping[str, tuple[int, int]] | None = None,
-) -> None:
-    needs = {"arm": frozenset(features.split())}
-    INTRINS.append(
-        TensorIntrin(f"arm.{name}", description, implementation, needs, instruction, domains or {})
-    )
+_declare = Declare("arm", "arm", "neon")
+INTRINS = _declare.intrins
 
 
 def _neon(name: str, dtype: str) -> vectors.Operation:
@@ -55,7 +41,6 @@ for letter, kind in (("s", "int"), ("u", "uint")):
             rf"\bvpadal\.{suffix}\b",
         )
 
-_vmull = _neon("vmulls.v8i16", "int16x8")
 _vpaddl = _neon("vpaddls.v4i32.v8i16", "int32x4")
 
 
@@ -67,37 +52,12 @@ def _vpadal(acc: Expr, products: Expr) -> Expr:
     return Select(known, acc + _vpaddl(products), added, acc.dtype)
 
 
-_declare(
-    "vmull.vpadal",
-    partial(describe.dot_in_fours, 8),
-    vectors.dot_in_fours(_vmull, _vpadal),
-    r"\bvpadal\.s16\b",
-)
-_declare(
-    "vmull.vpadal.16",
-    partial(describe.dot_in_fours, 16),
-    vectors.dot_in_fours(_vmull, _vpadal, apart=True),
-    r"\bvpadal\.s16\b",
-)
-_declare(
-    "vmlal.vpadal",
-    partial(describe.dot_in_fours, 16),
-    vectors.dot_in_fours(_vmull, _vpadal),
-    r"\bvmlal\.s8\b",
-    domains=describe.NARROW,
-)
-_declare(
-    "vmlal.columns",
-    describe.columns_of_bytes,
-    vectors.columns_of_bytes(_vmull),
-    r"\bvmlal\.s8\b",
-    domains=describe.NARROW_DATA,
-)
-_declare(
-    "vmlal.nibbles",
-    describe.columns_of_nibbles,
-    vectors.columns_of_nibbles(_vmull),
-    r"\bvmlal\.s8\b",
+declare_sums_of_four(
+    _declare,
+    ("vmull", _neon("vmulls.v8i16", "int16x8")),
+    ("vpadal", _vpadal),
+    "vmlal",
+    (r"\bvpadal\.s16\b", r"\bvpadal\.s16\b", r"\bvmlal\.s8\b"),
 )
 _declare(
     "vpadd.fours",
@@ -156,36 +116,4 @@ _declare(
     "neon vfp4",
 )
 
-# LLVM's usdot takes the unsigned operand first; by lane, the second operand is the lane.
-for name, a, b, llvm_name, feature in (
-    ("sdot", "int8", "int8", "sdot", "dotprod"),
-    ("udot", "uint8", "uint8", "udot", "dotprod"),
-    ("usdot", "int8", "uint8", "usdot", "i8mm"),
-    ("sudot", "uint8", "int8", "usdot", "i8mm"),
-):
-    dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
-    if name == "sudot":
-        dot = vectors.swapped(dot)
-    instruction = r"\bv[su]{1,2}dot\."
-    _declare(f"v{name}", partial(describe.dot, a, b), vectors.dot_of_one(dot), instruction, feature)
-    _declare(
-        f"v{name}.lane",
-        partial(describe.tile_by_lane, a, b),
-        vectors.dot_by_lane(dot),
-        rf"\bv{name}\.\w+\s+q\d+, q\d+, d\d+\[\d\]",
-        feature,
-    )
-
-for name, a, b in (
-    ("smmla", "int8", "int8"),
-    ("ummla", "uint8", "uint8"),
-    ("usmmla", "uint8", "int8"),
-):
-    matrix = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _declare(
-        f"v{name}",
-        partial(describe.tile, a, b, 2, 2, 8),
-        vectors.matrix(matrix),
-        rf"\bv{name}\.",
-        "i8mm",
-    )
+declare_products(_declare, _neon, "v", r"\.", r"\.\w+\s+q\d+, q\d+, d\d+\[\d\]")

@@ -44,26 +44,23 @@ def tile_by_lane(a: str, b: str) -> PrimFunc:
 def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
     """C[i, j] += A[i, 4*h + k] * B[h, j, k]: int32 [rows, 4], a [rows, 8], b [2, 4, 4]; rows of C
     and both halves of B anywhere."""
-    x, y = te.placeholder((rows, 8), a, "A"), te.placeholder((2, 4, 4), b, "B")
-    h, k = te.reduce_axis((0, 2), "h"), te.reduce_axis((0, 4), "k")
-
-    def element(i: Expr, j: Expr) -> Expr:
-        return te.sum(x[i, h * 4 + k].astype("int32") * y[h, j, k].astype("int32"), (h, k))
-
-    func = accumulating(_func(x, y, te.compute((rows, 4), element, name="C")))
-    return rows_apart(func, "B", "C")
+    return rows_apart(_two_quads(a, b, rows, 4), "B", "C")
 
 
 def dot_rows_of_quads(rows: int) -> PrimFunc:
     """C[i, j] += A[i, 4*h + k] * B[h, j, k] over h of 2 and k of 4: int32 [rows, 8], of uint8 A
     [rows, 8] and int8 B [2, 8, 4]."""
-    x, y = te.placeholder((rows, 8), "uint8", "A"), te.placeholder((2, 8, 4), "int8", "B")
+    return _two_quads("uint8", "int8", rows, 8)
+
+
+def _two_quads(a: str, b: str, rows: int, columns: int) -> PrimFunc:
+    x, y = te.placeholder((rows, 8), a, "A"), te.placeholder((2, columns, 4), b, "B")
     h, k = te.reduce_axis((0, 2), "h"), te.reduce_axis((0, 4), "k")
 
     def element(i: Expr, j: Expr) -> Expr:
         return te.sum(x[i, h * 4 + k].astype("int32") * y[h, j, k].astype("int32"), (h, k))
 
-    return accumulating(_func(x, y, te.compute((rows, 8), element, name="C")))
+    return accumulating(_func(x, y, te.compute((rows, columns), element, name="C")))
 
 
 def dot_of_nibbles() -> PrimFunc:
