@@ -186,7 +186,7 @@ def _infer(
 
 
 def simplest(extent: Dim) -> Dim:
-    """An extent in its simplest form. Equal extents are one expression: types with them are equal."""
+    """An extent in its simplest form. Equal extents are one expression: their types are equal."""
     found = dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else extent
     return _extents.setdefault(content(found), found) if isinstance(found, Expr) else found
 

@@ -140,10 +140,10 @@ def plan_depthwise(
         return None
     width = conv.out_size[1]
     pixels = 2 if conv.strides[1] == 1 and width > 1 else 1
-    kernel = way.kernels[pixels - 1]
+    kernel, blocks = way.kernels[pixels - 1], conv.usual.batch * conv.channels // BLOCK
     return DepthwiseTaps(
         **in_layouts(types, attrs, target, Packing("OIHW", KERNEL), BLOCKS, BLOCKS),
-        cost=OF_TAP * conv.usual.batch * conv.channels // BLOCK * prod(conv.out_size) * prod(conv.kernel),
+        cost=OF_TAP * blocks * prod(conv.out_size) * prod(conv.kernel),
         conv=conv,
         kernel=kernel,
         across=-(-(conv.kernel[1] + pixels - 1) // kernel.depth),

@@ -52,9 +52,11 @@ OF_TAP = {"aarch64": 3.2, "arm": 4.5, "x86_64": 3.2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows(Plan):
-    """`stage` is the name of its stages. copied: whether data are copied, with their padding."""
+    """`stage` is the name of its stages. out_size: height and width of the result. copied: whether
+    data are copied, with their padding."""
 
     stage: str
+    out_size: tuple[Any, Any]
     lanes: int
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -164,10 +166,6 @@ class DepthwiseBlocks(Windows):
     conv: ConvShape
     narrow: bool
 
-    @property
-    def out_size(self) -> tuple[Any, Any]:
-        return self.conv.out_size
-
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, C/c, H, W, c] of data [N, C/c, H, W, c] and filters [C/c, KH, KW, 1, c]; of 8 bits in
         int32."""
@@ -241,6 +239,7 @@ def plan_depthwise(
         **in_layouts(types, attrs, target, packing, blocks, blocks),
         cost=each * prod(result) if copied else instructions(result, *window, target),
         stage="depthwise",
+        out_size=conv.out_size,
         lanes=lanes,
         kernel=conv.kernel,
         strides=conv.strides,
@@ -319,10 +318,6 @@ def plan_depthwise_planes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Windows):
-    """out_size: height and width of the result."""
-
-    out_size: tuple[Any, Any]
-
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"{self.op}_blocks"
@@ -362,10 +357,12 @@ def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
     max_pool."""
     (x,) = types
     copied = x.dtype in BYTES and op == "max_pool"
-    if len(x.shape) != 4 or not (copied or x.dtype in BLOCKED) or not isinstance(x.shape[1], int):
+    if len(x.shape) != 4 or not (copied or x.dtype in BLOCKED):
         return None
     lanes = BLOCK if copied else block(x.dtype, target)
     batch, channels, *size = x.shape
+    if not isinstance(channels, int):
+        return None
     if lanes == 1 or channels % lanes or (copied and target.lanes("int8") < BLOCK):
         return None
     if copied and is_open(size):
