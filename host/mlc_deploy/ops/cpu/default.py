@@ -39,6 +39,7 @@ from ...ir import (
     walk,
 )
 from ...ir.build import strides_of
+from ...ir.structural import content
 from ...schedule import Schedule
 from ..tile import unroll_steps
 from .transpose import in_squares
@@ -147,16 +148,18 @@ def _is_read_once(block: Block, consumers: Sequence[Block]) -> bool:
     """Whether a single reduction reads each element of a block in one step, and computing it there
     costs few instructions: short reductions have no vectors, and functions want all registers."""
     (reduction, *others) = consumers
-    reduced = _turns_of(i for i in reduction.iters if i.kind == "reduce")
+    known, opened = _turns_of(i for i in reduction.iters if i.kind == "reduce")
     cheap = not any(isinstance(e, Call) and e.name != "abs" for e in walk(block.body))
     same = _turns_of(reduction.iters) == _turns_of(block.iters)
-    return not others and cheap and reduced >= SHORT and same
+    return not others and cheap and (known >= SHORT or bool(opened)) and same
 
 
-def _turns_of(iters: Iterable[IterVar]) -> int:
-    """The turns of loops over the iterators; 0 where only a run decides."""
+def _turns_of(iters: Iterable[IterVar]) -> tuple[int, list[bytes]]:
+    """The turns of loops over the iterators: those known together, and the extents, by content,
+    that only a run decides."""
     extents = [i.extent for i in iters]
-    return prod(int(e.value) if isinstance(e, Const) else 0 for e in extents)
+    known = prod(int(e.value) for e in extents if isinstance(e, Const))
+    return known, sorted(content(e) for e in extents if not isinstance(e, Const))
 
 
 def _is_copy(block: Block) -> bool:
