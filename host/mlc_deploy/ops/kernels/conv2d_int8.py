@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from mlc_targets import Target
@@ -23,7 +24,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, const
 from ...schedule import Schedule
 from ...te import Tensor
-from ..convolution import ConvShape, conv_shape
+from ..convolution import ConvShape, conv_shape, in_border, is_open, whole_tiles
 from ..plan import NARROW, Packing
 from ..quantize import BLOCK, BYTES, product
 from ..registry import Attrs, TensorType
@@ -66,12 +67,15 @@ class ConvInt8(Convolution):
 
     @property
     def pointwise(self) -> bool:
-        return not self.planes and self.conv.pointwise
+        return not self.planes and self.conv.flat
 
     @property
-    def rows(self) -> tuple[int, int]:
-        """(rows, pixels in each) of the result; one row of all pixels where rows do not matter."""
+    def rows(self) -> tuple[Any, Any]:
+        """(rows, pixels in each) of the sums; one row of all pixels where rows do not matter. Where
+        the size is known only at run time, they fill whole tiles."""
         height, width = self.conv.out_size
+        if is_open(self.conv.size):
+            return height, whole_tiles(width, self.tile.rows)
         return (1, height * width) if self.pointwise or self.flat else (height, width)
 
     @property
@@ -111,7 +115,8 @@ class ConvInt8(Convolution):
         shape = (conv.batch, blocks, *conv.out_size, BLOCK)
 
         def result(b: Expr, f: Expr, y: Expr, q: Expr, k: Expr) -> Any:
-            return sums(b, f, y, q, k) if rows > 1 else sums(b, f, 0, y * width + q, k)
+            one_row = isinstance(rows, int) and rows == 1
+            return sums(b, f, 0, y * width + q, k) if one_row else sums(b, f, y, q, k)
 
         return [te.compute(shape, result, name="conv2d")]
 
@@ -120,7 +125,7 @@ class ConvInt8(Convolution):
         if not self.copied:
             return lambda b, c, y, q, ky, kx, k: x[b, c, q // width, q % width, k]
         pixels = self.rows[1]
-        whole = -(-pixels // self.kernel.rows) * self.kernel.rows
+        whole = whole_tiles(pixels, self.kernel.rows)
         blocks = self.in_channels * conv.groups // depth
         known = conv.channels // BLOCK
         odd = blocks * (depth // BLOCK) > known
@@ -137,9 +142,13 @@ class ConvInt8(Convolution):
         high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
         if self.planes:
             taps = row_width(conv.kernel[1])
-            wide = max((whole - 1) * sw + taps, width + left)
-            around = (0, 0, top, left, 0, 0, high - top - in_height, wide - left - width)
-            rows = padded(x, around, border)
+            if is_open(conv.size):
+                of = conv.kernel[0], taps
+                rows = in_border(x, conv.window, of, (conv.out_size[0], whole), conv.border)
+            else:
+                wide = max((whole - 1) * sw + taps, width + left)
+                around = (0, 0, top, left, 0, 0, high - top - in_height, wide - left - width)
+                rows = padded(x, around, border)
 
             def taps_of_row(b: Expr, c: Expr, y: Expr, q: Expr, k: Expr) -> Expr:
                 tap = c * depth + k
@@ -178,7 +187,7 @@ class ConvInt8(Convolution):
             return of_tap
 
         apart = sh if conv.kernel[0] == 1 else 1  # for one tap, rows between are not copied
-        high = -(-high // apart)
+        high = (high + apart - 1) // apart
 
         def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
             row, column = y * apart - top, q * sw + phase - left
@@ -197,7 +206,9 @@ class ConvInt8(Convolution):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
-        tile = chosen(sch, self.kernel, self.tile, Work(self.rows[1], self.out_blocks))
+        tile = self.tile
+        if not is_open(self.conv.size):  # else sums fill whole tiles of this size
+            tile = chosen(sch, self.kernel, tile, Work(self.rows[1], self.out_blocks))
         result = inline_epilogue(sch, "conv2d")
         begin_with_bias(sch, result, self.kernel, {1: "block", 4: "lane"})
         b, f, y, q, lane = sch.get_loops(result)
@@ -209,14 +220,15 @@ class ConvInt8(Convolution):
             order = [q, b, f] if by_pixels else [b, f, q]
             tasks = order[: 1 if by_pixels else 2]
         else:
-            height = self.conv.out_size[0]
-            y, row = sch.split(y, [None, max(1, min(TASK_ROWS, height // FEW_TASKS))])
+            height, opened = self.conv.out_size[0], is_open(self.conv.size[:1])
+            some = 1 if opened else max(1, min(TASK_ROWS, height // FEW_TASKS))
+            y, row = sch.split(y, [None, some])
             q, pixel = sch.split(q, [None, tile.rows])
-            order = [b, y, f, row, q]
-            tasks = order[:2]
+            order = [y, b, f, row, q] if opened else [b, y, f, row, q]
+            tasks = order[: 1 if opened and isinstance(self.conv.batch, Expr) else 2]
         sch.reorder(*order, vectors, pixel, lane)
         inner: list[str] = [vectors, pixel, lane]
-        if self.conv.out_size[1] % self.kernel.rows == 0:
+        if not is_open(self.conv.size) and self.conv.out_size[1] % self.kernel.rows == 0:
             inner[1:] = in_registers(sch, self.kernel, pixel, lane)
         task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
         outer = task if order[-1] in tasks else order[-1]
@@ -258,15 +270,15 @@ def _schedule_copies(sch: Schedule, across: int) -> None:
 
 def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvInt8 | None:
     """None unless the target has instructions for it, and channels divide into blocks."""
-    conv = conv_shape(types, attrs)
+    conv = conv_shape(types, attrs, any_size=True)
     if conv is None or types[0].dtype not in BYTES or types[1].dtype != "int8":
         return None
     groups, inputs = conv.groups, conv.per_group
     planes = groups == 1 and conv.channels <= PLANES and conv.dilations[1] == 1
     if conv.out_channels // groups % BLOCK or (inputs % BLOCK and not planes):
         return None
-    height, width = conv.out_size
-    pixels = height * width if conv.pointwise and not planes else width
+    height, width = conv.usual.out_size
+    pixels = height * width if conv.flat and not planes else width
     filled = 2 * BLOCK if planes else inputs
     if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, where it pays
         filled += -filled % (2 * BLOCK)
@@ -282,7 +294,8 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     elif in_channels > inputs:
         more["in_channels"] = conv.channels
     packing = Packing("OIHW", f"OHIW{kernel.weights}", row_width(conv.kernel[1]) if planes else 0)
-    flat = not planes and not conv.pointwise and _runs_on(conv, kernel, in_channels, target)
+    flat = not (planes or conv.pointwise or is_open(conv.size))
+    flat = flat and _runs_on(conv, kernel, in_channels, target)
     shared = 1 if planes or flat else conv.kernel[1]
     pixels = height * width if flat else pixels
     blocks = conv.out_channels // groups // BLOCK
@@ -303,7 +316,7 @@ def _cost(conv: ConvShape, kernel: Microkernel, in_channels: int, planes: bool) 
     of_pixel = in_channels * taps * conv.out_channels / kernel.rate
     if planes:
         of_pixel += TAP * conv.channels * row_width(conv.kernel[1]) * conv.strides[0]
-    return conv.usual.batch * conv.out_size[0] * conv.out_size[1] * of_pixel
+    return conv.usual.batch * prod(conv.usual.out_size) * of_pixel
 
 
 def row_width(taps: int) -> int:

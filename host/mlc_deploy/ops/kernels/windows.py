@@ -65,37 +65,46 @@ class Windows(Plan):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         result = inline_epilogue(sch, self.stage)
-        schedule = self._in_strips if self.copied else self._in_registers
-        schedule(sch, result)
+        if self.copied and not is_open(self.out_size):
+            self._in_strips(sch, result)
+        else:
+            self._in_registers(sch, result)
         return sch.func
 
     @property
     def pixels(self) -> int:
-        """Neighbouring results of a tile of floats."""
+        """Neighbouring results of a tile in registers."""
+        if self.copied:
+            return 4 if self.target.arch == "aarch64" else 2
         return _pixels(self.out_size[1], self.kernel, self.strides, self.target)
 
-    def bordered(
-        self, x: Tensor, window: Window, value: float
-    ) -> tuple[Tensor, Window, tuple[Any, Any]]:
-        """Floats as windows read them: the data, the window over these, and the height and width of
-        the sums. Data whose size is known only at run time get a border of `value`, and sums fill
-        whole tiles: so no tap and no tile has a guard."""
-        height, width = self.out_size
-        if not is_open(x.shape[2:4]):
-            return x, window, (height, width)
-        rows = height, whole_tiles(width, self.pixels)
-        inner = replace(window, pads=(0,) * 4)
-        return in_border(x, window, self.kernel, rows, value), inner, rows
+    def read(
+        self, x: Tensor, window: Window, border: float
+    ) -> tuple[Callable[..., Expr], Window, tuple[Any, Any]]:
+        """Data as windows read them, as a function of an index; the window over these; the height
+        and width of the sums. Where the size is known only at run time, data are copied and sums
+        fill whole tiles, so that no tap and no tile has a guard."""
+        (height, width), inner = self.out_size, replace(window, pads=(0,) * 4)
+        if is_open(x.shape[2:4]):
+            rows = height, whole_tiles(width, self.pixels)
+            copy = in_border(x, window, self.kernel, rows, border)
+            return (lambda *i: copy[i]), inner, rows
+        if self.copied:
+            return rows_of(x, window.pads, int(border)), inner, (height, width)
+        return (lambda *i: x[i]), window, (height, width)
 
     def _in_registers(self, sch: Schedule, result: str) -> None:
         taps, bordered = self.kernel[0] * self.kernel[1], "pad" in sch.get_blocks()
+        steps = taps if taps <= MOST_TAPS else min(self.kernel[1], MOST_ROW_TAPS)
+        if self.copied and self.op == "conv2d":
+            steps = self.kernel[0]
         task = schedule_tile(
             sch,
             f"{self.stage}_tile",
             result,
             {3: self.pixels, 4: self.lanes},
             lanes=self.lanes,
-            steps=taps if taps <= MOST_TAPS else min(self.kernel[1], MOST_ROW_TAPS),
+            steps=steps,
             vector_result=True,
             tasks=2 if bordered else 3,
         )
@@ -107,7 +116,7 @@ class Windows(Plan):
             sch.vectorize(lane)
 
     def _in_strips(self, sch: Schedule, result: str) -> None:
-        height, width = usual(self.out_size)
+        height, width = self.out_size
         taps, wide = self.kernel[0] * self.kernel[1], self.target.arch == "aarch64"
         apart = self.strides[1] > 1
         row = (width * self.strides[1] + self.kernel[1]) * self.strides[0] * BLOCK
@@ -169,31 +178,27 @@ class DepthwiseBlocks(Windows):
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, C/c, H, W, c] of data [N, C/c, H, W, c] and filters [C/c, KH, KW, 1, c]; of 8 bits in
         int32."""
-        x, _ = inputs
+        x, w = inputs
+        data, window, rows = self.read(x, self.conv.window, self.conv.border)
+        element = self._sum_of_bytes(data, w) if self.copied else self._sum(data, window, w)
+        tile = te.compute((*x.shape[:2], *rows, self.lanes), element, name="depthwise_tile")
         shape = (*x.shape[:2], *self.out_size, self.lanes)
-        if self.copied:
-            tile = te.compute(shape, self._sum_of_bytes(*inputs), name="depthwise_tile")
-        else:
-            tile = self._sums(*inputs)
         dtype = tile.dtype if self.copied else x.dtype
         return [te.compute(shape, lambda *i: tile[i].astype(dtype), name="depthwise")]
 
-    def _sums(self, x: Tensor, w: Tensor) -> Tensor:
-        data, window, rows = self.bordered(x, self.conv.window, 0)
-        kept = arithmetic(x.dtype, self.target)
+    def _sum(self, data: Callable[..., Expr], window: Window, w: Tensor) -> Callable[..., Expr]:
+        kept = arithmetic(self.conv.dtype, self.target)
         ky, kx = (te.reduce_axis((0, n), k) for n, k in zip(self.kernel, ("ky", "kx"), strict=True))
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
             (y, q), inside = window.tap((y, q), (ky, kx), self.conv.size)
-            value = product(data[b, c, y, q, l], w[c, ky, kx, 0, l], kept)
+            value = product(data(b, c, y, q, l), w[c, ky, kx, 0, l], kept)
             return te.sum(value, (ky, kx), where=inside)
 
-        sums: Tensor = te.compute((*x.shape[:2], *rows, self.lanes), element, name="depthwise_tile")
-        return sums
+        return element
 
-    def _sum_of_bytes(self, x: Tensor, w: Tensor) -> Callable[..., Expr]:
+    def _sum_of_bytes(self, data: Callable[..., Expr], w: Tensor) -> Callable[..., Expr]:
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.strides, self.conv.dilations
-        data = rows_of(x, self.conv.pads, self.conv.border)
         rows = kh if kh * kw <= ALL_AT_ONCE else 1
         ky = te.reduce_axis((0, kh // rows), "ky")
         together, held = (2, "int16") if self.narrow else (1, "int32")
@@ -220,8 +225,6 @@ def plan_depthwise(
     if conv is None or not conv.depthwise:
         return None
     dtypes, copied = {t.dtype for t in types}, conv.dtype in BYTES
-    if copied and is_open(conv.size):
-        return None
     lanes = BLOCK if copied else block(conv.dtype, target)
     if copied and (dtypes - set(BYTES) or target.lanes("int8") < BLOCK):
         return None
@@ -327,16 +330,10 @@ class Pool(Windows):
         (x,) = inputs
         average, attrs, size = self.op == "avg_pool", self.attrs, x.shape[2:4]
         shape: tuple[Any, ...] = (*x.shape[:2], *self.out_size, self.lanes)
-        rows = self.out_size
         taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(self.kernel)]
         kept = sums(x.dtype) if average else arithmetic(x.dtype, self.target)
-        window = reach(size, attrs)
-        if self.copied:
-            data = rows_of(x, window.pads, int(value_range(x.dtype)[0]))
-            window = replace(window, pads=(0,) * 4)
-        else:
-            read, window, rows = self.bordered(x, window, 0 if average else -inf)
-            data = rows_of(read, (0, 0, 0, 0), 0)
+        lowest = value_range(x.dtype)[0] if self.copied else -inf
+        data, window, rows = self.read(x, reach(size, attrs), 0 if average else lowest)
         over = te.sum if average else te.max
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
@@ -360,12 +357,10 @@ def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
     if len(x.shape) != 4 or not (copied or x.dtype in BLOCKED):
         return None
     lanes = BLOCK if copied else block(x.dtype, target)
-    batch, channels, *size = x.shape
+    batch, channels, *_ = x.shape
     if not isinstance(channels, int):
         return None
     if lanes == 1 or channels % lanes or (copied and target.lanes("int8") < BLOCK):
-        return None
-    if copied and is_open(size):
         return None
     blocks, window = f"NCHW{lanes}c", (tuple(attrs["kernel"]), tuple(attrs["strides"]))
     images = batch if isinstance(batch, int) else 1

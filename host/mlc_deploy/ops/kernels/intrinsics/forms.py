@@ -57,7 +57,7 @@ def compute_sums(
     that the kernel takes.
     """
     n = len(lead)
-    groups = -(-rows // kernel.rows)
+    groups = (rows + kernel.rows - 1) // kernel.rows
 
     def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
         """A stage of sums, also over `inner`. at(index behind lead): the place of a product."""
