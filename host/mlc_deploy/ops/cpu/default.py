@@ -394,10 +394,9 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     neighbours = {_step(r, bindings, innermost) for r in block.reads} in ({1}, {0, 1})
     if not reduces or not neighbours or _vector_loop(sch, name, lanes, apart=False):
         return sch
+    # The parts of all results have a place in memory only if their number is bounded.
     if MOST not in sch.func.attrs and any(symbols_of(r.buffer) for r in block.writes):
-        return (
-            sch  # the parts of all results have a place in memory only if their number is bounded
-        )
+        return sch
     trial = sch.copy()
     try:
         _, lane = trial.split(loops[-1], [None, lanes])
