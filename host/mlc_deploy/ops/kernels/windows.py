@@ -42,7 +42,7 @@ MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
 KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
 ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
 MOST_COPIED = 64  # vectors of a row that one turn copies
-COPIED_AT_ONCE = 4  # vectors that are copied in a turn, where a row's length is open
+VECTORS_COPIED = 4  # in a turn, where the length of a row is open
 STRIP = 1 << 14  # bytes of data, about, that are copied together
 TURN = 5  # instructions of a tile beside its taps, loads and stores
 # Instructions for a tap of a block of int8: scripts/bench/kernels.py, on a Cortex-A72 and -A7, with
@@ -111,7 +111,7 @@ class Windows(Plan):
         if bordered:
             sch.compute_at("pad", task)
             *_, pixel, lane = sch.get_loops("pad")
-            _, some = sch.split(pixel, [None, COPIED_AT_ONCE])
+            _, some = sch.split(pixel, [None, VECTORS_COPIED])
             sch.unroll(some)
             sch.vectorize(lane)
 
