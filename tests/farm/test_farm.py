@@ -205,6 +205,27 @@ def test_a_scheduler_that_dies_and_comes_back_takes_no_call_with_it(tmp_path: Pa
             assert len([job.result(90) for job in jobs]) == 6
 
 
+def test_a_result_that_is_lost_on_its_way_is_computed_again(
+    farm: LocalFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler dies after a call has ended and before its result has arrived."""
+    from distributed.comm import CommClosedError
+
+    with farm.connect() as connected:
+        scheduler, lost = connected.client().scheduler, []
+        gather = scheduler.gather
+
+        async def closed_once(*args: Any, **kwargs: Any) -> Any:
+            if not lost:
+                lost.append(args)
+                raise CommClosedError("Stream is closed")
+            return await gather(*args, **kwargs)
+
+        monkeypatch.setattr(scheduler, "gather", closed_once, raising=False)
+        assert boards(connected).submit(span, 0.1).result(30)
+    assert lost
+
+
 def test_records_are_whole(farm: LocalFarm, mlc_deploy: Command, folder: Path) -> None:
     done = mlc_deploy("farm", "list", farm.address, "--json", "r.json")
     assert done.status == 0

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from asyncio import run_coroutine_threadsafe
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,8 +97,10 @@ class Farm(Closing):
         return self._closed
 
     def is_death(self, error: Exception) -> bool:
-        """Whether Dask gave a call up because workers died while running it."""
-        return isinstance(error, self._distributed.KilledWorker)
+        """Whether Dask gave a call up because workers died while running it, or lost its result
+        because the scheduler died while sending it."""
+        lost = (self._distributed.KilledWorker, self._distributed.comm.CommClosedError)
+        return isinstance(error, lost)
 
     def close(self) -> None:
         with self._lock:
@@ -176,8 +179,8 @@ class _Places:
 @dataclass(eq=False)
 class _Sent(Generic[R]):
     """A packed call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
-    there is no scheduler. `deaths`: how often Dask gave the call up because workers died. The call
-    is not the cause, since calls run in processes other than the workers'."""
+    there is no scheduler. `deaths`: how often Dask lost the call because workers or the scheduler
+    died. The call is not the cause, since calls run in processes other than the workers'."""
 
     call: bytes
     turn: float
@@ -185,6 +188,10 @@ class _Sent(Generic[R]):
     outcome: Future[R] = field(default_factory=Future)
     missed: float | None = None
     deaths: int = 0
+
+
+async def _awaited(run: Awaitable[bytes]) -> bytes:
+    return await run
 
 
 class FarmExecutor(Executor):
@@ -223,10 +230,15 @@ class FarmExecutor(Executor):
                 sent.missed = None
             sent.place = self._places.take() if self._places else ""
             where = {"workers": [sent.place], "allow_other_workers": True} if sent.place else {}
-            engine = client.get_executor(pure=False, resources={self.resource: 1}, **where)
             key = f"{self.resource}-{uuid4().hex}"
             first = dask_priority(self.farm.priority, sent.turn)
-            ran = engine.submit(perform, sent.call, key=key, priority=first)
+            needs = {self.resource: 1}
+            run = client.submit(
+                perform, sent.call, key=key, pure=False, priority=first, resources=needs, **where
+            )
+            # Not client.get_executor: its futures never end when the scheduler dies while it
+            # sends a result.
+            ran = run_coroutine_threadsafe(_awaited(run), client.loop.asyncio_loop)
         except Exception as error:
             self._missed(sent, error)
         else:
