@@ -72,11 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def _share_cores(config: pytest.Config, processes: int) -> None:
     """Processes that run tests compile by themselves where they are as many as there are cores:
     each process more that compiles would import everything again, for seconds."""
-    from mlc_deploy.driver import kernels, workers
+    from mlc_deploy.driver import workers
 
     share = max(1, workers.cores() // processes)
     patch = pytest.MonkeyPatch()
-    patch.setattr(kernels, "cores", lambda: share)
+    patch.setattr("mlc_deploy.driver.processes.cores", lambda: share)
     config.add_cleanup(patch.undo)
 
 

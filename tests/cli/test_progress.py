@@ -6,7 +6,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.cli.progress import QUIET_SECONDS, _rarely, kernel_progress
-from mlc_deploy.driver.kernels import FEW
+from mlc_deploy.driver.processes import FEW
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.passes.context import options
 

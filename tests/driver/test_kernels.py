@@ -14,7 +14,8 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.driver.kernels import FEW, CompiledKernels, _is_own, compile_sources
+from mlc_deploy.driver.kernels import CompiledKernels, _is_own, compile_sources
+from mlc_deploy.driver.processes import FEW
 from mlc_deploy.graph.lower import KernelSource
 from mlc_deploy.ir import Call
 from mlc_deploy.ops import OPERATORS, OWN_INTRINS

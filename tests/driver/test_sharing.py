@@ -16,7 +16,7 @@ import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen.library import Library
 from mlc_deploy.codegen.merge import merge
-from mlc_deploy.driver import kernels
+from mlc_deploy.driver import processes
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compare import compare
 from mlc_deploy.driver.compile import CompiledModel
@@ -153,9 +153,9 @@ def test_processes_start_before_what_shares_is_known(monkeypatch: pytest.MonkeyP
         order.append(source.name)
         return unscheduled(source, target)
 
-    monkeypatch.setattr(kernels, "WorkerPool", Pool)
+    monkeypatch.setattr(processes, "WorkerPool", Pool)
     monkeypatch.setattr("mlc_deploy.graph.lower.unscheduled", noted)
-    sources = {f"f{n}": scaled(32 * n) for n in range(1, kernels.FEW + 2)}
+    sources = {f"f{n}": scaled(32 * n) for n in range(1, processes.FEW + 2)}
     compile_sources(sources, Target("aarch64"), {}, 2)
     assert order[0] == "2 processes" and "scaled32" in order[1:]
     order.clear()

@@ -209,10 +209,11 @@ def test_a_result_that_is_lost_on_its_way_is_computed_again(
     farm: LocalFarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler dies after a call has ended and before its result has arrived."""
-    from distributed.comm import CommClosedError
+    from distributed.comm.core import CommClosedError
 
     with farm.connect() as connected:
-        scheduler, lost = connected.client().scheduler, []
+        scheduler = connected.client().scheduler
+        lost: list[Any] = []
         gather = scheduler.gather
 
         async def closed_once(*args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError, ModelWarning
 from mlc_deploy.frontend import OnnxNode, from_onnx
+from mlc_deploy.frontend.onnx_file import LARGE
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node
 
@@ -248,6 +249,16 @@ def test_weights_that_do_not_fill_their_shape() -> None:
     model.graph.initializer[0].CopyFrom(tensor)
     message = refusal(model)
     assert "'w'" in message or ("w" in message and "damaged" in message)
+
+
+def test_large_weights_that_do_not_fill_their_shape() -> None:
+    x = np.zeros((2, LARGE), np.float32)
+    model = one_node("Add", {"x": x, "w": x}, constants=["w"])
+    tensor = numpy_helper.from_array(x, "w")
+    tensor.raw_data = tensor.raw_data[:-4]
+    model.graph.initializer[0].CopyFrom(tensor)
+    message = refusal(model)
+    assert message.startswith("tensor 'w' cannot be read: cannot reshape array of size "), message
 
 
 @pytest.mark.parametrize(

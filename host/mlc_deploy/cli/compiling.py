@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from ..driver.levels import CompiledLevels
+    from ..driver.processes import Processes
     from ..graph import Function
     from ..graph.nodes import Value
     from ..quantize.api import Quantized
@@ -162,13 +163,14 @@ def compiled(
     link: Sequence[str],
     progress: Progress,
     say: Say,
+    workers: Processes | None = None,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model needs no compiler
 
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
-        progress=kernel_progress(say), dims=ranges(reading.bind),
+        progress=kernel_progress(say), dims=ranges(reading.bind), workers=workers,
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:

@@ -21,6 +21,7 @@ from ..driver.compare import Comparison
 from ..driver.deploy import RUN_SECONDS, deploy, fitting, refuse_cores, refuse_unfit
 from ..driver.deployment import Deployable, Deployment, compiled_record
 from ..driver.details import details
+from ..driver.processes import Processes
 from ..driver.stops import stop_after
 from ..errors import writing
 from ..files.unfinished import replacing
@@ -220,6 +221,9 @@ def run(**options: Any) -> int:
     place = _place(asked, ready)
     _refuse_unread(asked, place)
     results = folder("--output", asked.output) if asked.output is not None else None
+    workers = click.get_current_context().with_resource(Processes())
+    if ready is None and asked.reading.precision != INT8:  # quantizing takes longer than a start
+        workers.start_for(path, repr(asked))
     with nullcontext() if ready else progress.stage("read"):
         source = ready or read_source(path, given.inputs, asked.reading)
     inputs_of, outputs_of = signature(source.graph if isinstance(source, Source) else source)
@@ -234,7 +238,8 @@ def run(**options: Any) -> int:
             target = _target_for(board, place)
             if asked.reading.precision == INT8:
                 source = _in_int8(asked, source, given, target, progress)
-            model = _compiled(asked, source, place, target, board, progress)
+            with workers:
+                model = _compiled(asked, source, place, target, board, progress, workers)
             first = model.programs[0]
             for save in asked.saves:
                 save_model(model, save, path.stem)
@@ -389,7 +394,7 @@ def _in_int8(
 
 def _compiled(
     asked: Options, source: Source, place: Place, target: Target, board: Connected | None,
-    progress: Progress,
+    progress: Progress, workers: Processes,
 ) -> CompiledLevels:  # fmt: skip
     """The model, compiled for the target; for several CPU levels if --target says so."""
     levels = place.levels
@@ -404,7 +409,7 @@ def _compiled(
     with progress.stage("compile") as say:
         return compiled(
             source.graph, source.path.stem, levels, source.reading, asked.db, asked.link, progress,
-            say,
+            say, workers,
         )  # fmt: skip
 
 

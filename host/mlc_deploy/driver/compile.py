@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -46,6 +47,7 @@ from .compare import Slack, compare
 from .kernels import Counted, compile_sources, layers_by_kernel, loops_of
 from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
+from .processes import Processes
 
 GENERATED = MATH_NAMES | set("memcpy memmove memset memcmp bcmp roundeven roundevenf".split())
 
@@ -162,7 +164,7 @@ def compile(
     dims: Mapping[str, int | str] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     watch: Watch | None = None,
-    workers: int | None = None,
+    workers: int | Processes | None = None,
     precision: str = "float32",
     db: Database | str | Path | None = None,
     trust: bool = False,
@@ -179,7 +181,8 @@ def compile(
     (each run decides, up to 512), or "1,<=64,<=512" (kernels for each of these ranges).
     converters: for missing operators, as the front ends take them.
     watch(name, function, changed) sees the graph after every pass.
-    workers: how many processes compile kernels; by default the PassContext's, one per core.
+    workers: how many processes compile kernels, or those processes; by default the PassContext's
+    number, one per core.
     precision: "float32", the model's own, or "float16": float32 layers then compute in float16
     where that serves as well.
     db: a database of tuned kernels, or its file. Kernels that it knows for this target get its
@@ -202,22 +205,28 @@ def compile(
 
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
-    with options({} if memory is None else {"graph.memory": known_memory(memory)}):
-        graphs = model_graph(
-            model, to, shapes, dims, converters, watch, precision, how, trust, states, values
-        )
-    unwritten = unwritten_program(graphs.optimized, graphs.module)
-    program = unwritten.program
-    if to.kind != "c":
-        _refuse_wide(program)
-    if db is not None:
-        of_db = tuned(program.kernels, to, db)
-        program = replace(program, kernels=of_db.sources)
-    linked = linked_objects(link, to)
-    layers = layers_by_kernel(program)
-    with ThreadPoolExecutor(1) as beside:  # numpy and hashes release the interpreter's lock
-        written = beside.submit(unwritten.written)
-        kernels = compile_sources(program.kernels, to, layers, workers, progress)
+    own = nullcontext(workers) if isinstance(workers, Processes) else Processes(workers)
+    with own as processes:
+        if isinstance(model, (str, Path)):
+            asked = (str(to), precision, memory, shapes, dims, values)
+            processes.start_for(Path(model), repr(asked))
+        with options({} if memory is None else {"graph.memory": known_memory(memory)}):
+            graphs = model_graph(
+                model, to, shapes, dims, converters, watch, precision, how, trust, states, values
+            )
+        unwritten = unwritten_program(graphs.optimized, graphs.module)
+        program = unwritten.program
+        if to.kind != "c":
+            _refuse_wide(program)
+        if db is not None:
+            of_db = tuned(program.kernels, to, db)
+            program = replace(program, kernels=of_db.sources)
+        linked = linked_objects(link, to)
+        layers = layers_by_kernel(program)
+        with ThreadPoolExecutor(1) as beside:  # numpy and hashes release the interpreter's lock
+            written = beside.submit(unwritten.written)
+            kernels = compile_sources(program.kernels, to, layers, processes, progress)
+        processes.compiled()
     program = replace(written.result(), kernels=program.kernels)
     library = Library(
         name=graphs.reference.name,

@@ -11,10 +11,9 @@ import json
 import logging
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -44,10 +43,10 @@ from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
+from .processes import Processes
 from .sharing import FOLDER, Sharing, compile_together, sharing_of
-from .workers import WorkerDied, WorkerPool, cores
+from .workers import WorkerDied
 
-FEW = 8  # kernels, compiled in the time that a worker takes to start
 LAST_WORDS = 400  # characters of a dead worker's stderr
 # What reading a foreign or damaged entry of the cache may raise.
 NO_KERNEL = (
@@ -79,23 +78,6 @@ class _Count:
     def after(self, made: T, unit: Unit) -> T:
         self.more(unit)
         return made
-
-
-class _Workers(ExitStack):
-    """The processes that compile kernels. They start as soon as kernels are known to be missing,
-    since starting takes long, and end with this context."""
-
-    def __init__(self, most: int | None) -> None:
-        super().__init__()
-        self._most = most or option("compile.workers") or cores()
-        self._pool: WorkerPool | None = None
-
-    def for_missing(self, count: int) -> WorkerPool | None:
-        """The processes, started if need be; None if this process compiles `count` kernels as
-        fast."""
-        if self._pool is None and self._most > 1 and count > FEW and sys.executable:
-            self._pool = self.enter_context(WorkerPool(min(self._most, count), imports=__name__))
-        return self._pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +113,20 @@ def compile_sources(
     sources: Mapping[str, KernelSource],
     target: Target,
     layers: Mapping[str, Sequence[str]],
-    workers: int | None = None,
+    workers: int | Processes | None = None,
     progress: Counted | None = None,
 ) -> CompiledKernels:
     """Compiles kernels, given by name. layers: by kernel, the names of the model's layers.
     progress(n, m) is called when n of the m kernels that must be compiled are.
 
-    `workers` processes compile them, by default the PassContext's number. If passes are watched or
-    added, this process compiles all kernels, without the cache; else only those with operators,
-    implementations or intrinsics of the user's. Raises LowerError, ScheduleError, CodegenError.
+    `workers` processes, or those, compile them, by default the PassContext's number. If passes are
+    watched or added, this process compiles all kernels, without the cache; else only those with
+    operators, implementations or intrinsics of the user's. Raises LowerError, ScheduleError,
+    CodegenError.
     """
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
-    with _Workers(workers) as processes:
+    own = nullcontext(workers) if isinstance(workers, Processes) else Processes(workers)
+    with own as processes:
         sharing = _sharing(sources, target, processes)
         scheduled = {n: replace(sources[n], scheduled=f) for n, f in sharing.scheduled.items()}
         known = {**sources, **scheduled}
@@ -161,7 +145,7 @@ def compile_sources(
     return CompiledKernels({name: found[name] for name in sources}, count)
 
 
-def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: _Workers) -> Sharing:
+def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: Processes) -> Sharing:
     """Which kernels share a function. If passes are watched, none do, so that each is seen alone.
     If the cache does not say, the processes start, since kernels are then missing, too."""
     own = {name: source for name, source in sources.items() if _is_own(source)}
@@ -187,7 +171,7 @@ def source_texts(
     that shares a function appears as it would be alone."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
     units = {name: (source,) for name, source in sources.items()}
-    with _Workers(None) as processes:
+    with Processes() as processes:
         return _made(form, units, target, layers, processes)[0]
 
 
@@ -207,7 +191,7 @@ def _made(
     units: Mapping[str, Unit],
     target: Target,
     layers: Mapping[str, Sequence[str]],
-    processes: _Workers,
+    processes: Processes,
     progress: Counted | None = None,
 ) -> tuple[dict[str, T], set[str]]:
     """The product of the form for each unit, by name, and the names that the cache had."""

@@ -18,7 +18,6 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
-    ValueInfoProto,
     checker,
     numpy_helper,
     shape_inference,
@@ -41,6 +40,7 @@ DTYPES = {
     TensorProto.UINT32: "uint32", TensorProto.UINT64: "uint64", TensorProto.BOOL: "bool",
 }  # fmt: skip
 AGAIN = "copy or export the file again"
+LARGE = 1 << 14  # elements of a tensor: the checker's time for smaller ones is that of their fields
 
 
 def read_model(path: str | Path) -> ModelProto:
@@ -197,7 +197,7 @@ def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
     external = any(_is_external(t) for t in model.graph.initializer)
     try:
         # By path, it looks for external data beside the file.
-        checker.check_model(path if external and path is not None else _with_ranks(model))
+        checker.check_model(path if external and path is not None else _to_check(model))
     except (checker.ValidationError, ValueError) as error:
         raise ImporterError(
             f"the ONNX model is damaged: {' '.join(str(error).split())}",
@@ -206,24 +206,21 @@ def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
         ) from error
 
 
-def _with_ranks(model: ModelProto) -> ModelProto:
-    """The model with a shape for each input and output of unknown rank. Exporters write them and
-    --shape mends them, but the checker refuses them."""
-
-    def unknown(of: ModelProto) -> list[ValueInfoProto]:
-        infos = (*of.graph.input, *of.graph.output)
-        return [
-            i
-            for i in infos
-            if i.type.HasField("tensor_type") and not i.type.tensor_type.HasField("shape")
-        ]
-
-    if not unknown(model):
-        return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for info in unknown(copy):
-        info.type.tensor_type.shape.SetInParent()
+def _to_check(model: ModelProto) -> ModelProto:
+    """A copy of the model for the checker. Large weights have no elements in it, since the checker
+    copies them twice; `to_array` checks them. Inputs and outputs of unknown rank have a shape:
+    exporters write them and --shape mends them, but the checker refuses them."""
+    graph = {f.name: value for f, value in model.graph.ListFields() if f.name != "initializer"}
+    copy = ModelProto(**{f.name: value for f, value in model.ListFields() if f.name != "graph"})
+    copy.graph.CopyFrom(GraphProto(**graph))
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) > LARGE:
+            tensor = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
+        copy.graph.initializer.append(tensor)
+    for info in (*copy.graph.input, *copy.graph.output):
+        of = info.type
+        if of.HasField("tensor_type") and not of.tensor_type.HasField("shape"):
+            of.tensor_type.shape.SetInParent()
     return copy
 
 

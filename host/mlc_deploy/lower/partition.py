@@ -157,7 +157,7 @@ class _Partition:
         found: list[int | None] = []
 
         def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
-            if not self.is_guarded(n):
+            if n is None or not self.is_guarded(n):
                 return
             match n:
                 case Expr():
@@ -169,9 +169,14 @@ class _Partition:
                 case For():
                     known = {**known, n.var: turn_range(n.extent, known)}
                     inner = (*inner, n)
-                case If(condition):
+                case If(condition, then, otherwise):
                     wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
                     found.extend(_turn_of(guard, loop.var, known) for guard in wanted)
+                    under = _narrowed(condition, known, inner)
+                    if under is not None:
+                        visit(then, under, inner)
+                    visit(otherwise, known, inner)
+                    return
                 case Store() if (kept := where_kept(n)) is not None:
                     visit(kept, known, inner)
                     return
@@ -212,6 +217,32 @@ class _Partition:
             binary("max", binary("min", at.surely, loop.extent), const(0, loop.var.dtype)), ranges
         )
         return Let(turn, whole, seq((self.visit(head, known), simplify(tail, known))))
+
+
+def _narrowed(
+    condition: Expr, known: dict[Var, Bounds], loops: Sequence[For]
+) -> dict[Var, Bounds] | None:
+    """The ranges where the condition holds, of the loops that it alone will cut; None if it never
+    holds."""
+    own = {n.var for n in loops if n.kind in ("serial", "unrolled") and isinstance(n.extent, Const)}
+    found = dict(known)
+    for guard in conjuncts(condition):
+        form = below_zero(guard, known)
+        if form is None or len(form.terms) != 1:
+            continue
+        ((var, step),) = form.terms.items()
+        if not isinstance(var, Var) or var not in own:
+            continue
+        low, high = found[var]
+        assert low is not None and high is not None
+        if step > 0:
+            high = min(high, (-1 - form.constant) // step)
+        else:
+            low = max(low, form.constant // -step + 1)
+        if low > high:
+            return None
+        found[var] = low, high
+    return found
 
 
 def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:

@@ -48,6 +48,9 @@ INVERSE_OF_9 = 954437177  # modulo 2^32
 SIXTY_FOURTH = 6  # bits
 MOST_WHOLE = 1 << 25  # results of integers are less than this
 PIECE = 1024  # filters that are transformed together: their float64, 0.5 MB, stay in a cache
+# Filters in a matrix product: OpenBLAS takes several threads above 2^18 multiplications, and here
+# they wait for each other for longer than they compute.
+COLUMNS = (1 << 18) // (64 * KERNEL * KERNEL)
 
 
 def points(tile: int) -> tuple[Fraction, ...]:
@@ -99,12 +102,15 @@ def transformed_weights(w: Array, tile: int, axis: int = 2) -> Array:
     g = whole_weights_matrix() if whole else weights_matrix(tile)
     both = np.kron(g, g)  # for rows and columns, as one matrix product
     before, behind = w.shape[:axis], w.shape[axis + 2 :]
-    filters = w.reshape(prod(before), KERNEL * KERNEL, prod(behind))
-    values = np.empty((len(filters), len(both), prod(behind)), points_dtype(str(w.dtype)))
-    step = max(1, PIECE // prod(behind))
+    count = prod(behind)
+    columns = next(n for n in range(min(COLUMNS, count), 0, -1) if count % n == 0)
+    filters = w.reshape(prod(before), KERNEL * KERNEL, -1, columns).swapaxes(1, 2)
+    values = np.empty((prod(before), len(both), count), points_dtype(str(w.dtype)))
+    products = values.reshape(prod(before), len(both), -1, columns).swapaxes(1, 2)
+    step = max(1, PIECE // count)
     for begin in range(0, len(filters), step):
         some = slice(begin, begin + step)
-        values[some] = both @ filters[some].astype(np.float64)
+        products[some] = both @ filters[some].astype(np.float64)
     return values.reshape(*before, len(g), len(g), *behind)
 
 
