@@ -203,6 +203,8 @@ def test_places(
     axis = data.draw(st.integers(0, len(shape) - 1))
     x = numbers(shape, "int8", seed) // 4  # many are equal
     check(op, [x], axis=axis, keepdims=keepdims, last=last)
+    holes = np.where(x == x.max(), np.nan, x).astype(np.float32)
+    check(op, [holes], axis=axis, keepdims=keepdims, last=last)
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "fast_softmax"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Const, Dim, Expr, IterVar, const, dtype_of
+from ..ir import Const, Dim, Expr, IterVar, compare, const, dtype_of
 from ..te import Tensor
 from .elementwise import divide_array
 from .fast import fast_exp, fast_exp_array
@@ -133,7 +133,8 @@ def _reduction(name: str) -> Operator:
 
 
 def _place(name: str, extremum: str) -> Operator:
-    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64."""
+    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64. A NaN is found before
+    all numbers."""
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
@@ -151,8 +152,11 @@ def _place(name: str, extremum: str) -> Operator:
         def element(*i: Expr) -> Expr:
             at = axes.source(i)
             top = best[tuple(const(0) if d == axis else a for d, a in enumerate(at))]
+            found = x[at].equal(top)
+            if dtype_of(x.dtype).kind == "float":
+                found = te.any_of(found, compare("!=", x[at], x[at]))
             return te.reduce(
-                "max" if attrs["last"] else "min", te.select(x[at].equal(top), k.var, nowhere), k
+                "max" if attrs["last"] else "min", te.select(found, k.var, nowhere), k
             )
 
         place = te.compute(axes.shape, element, name="place")
