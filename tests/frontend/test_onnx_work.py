@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper, parser
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
@@ -121,6 +121,29 @@ def waves(n: int) -> Made:
     return made("Sin", {"x": 9 * floats(n)})
 
 
+def smooth(n: int) -> Made:
+    return made("Mish", {"x": 9 * floats(n)})
+
+
+def pixels_of_channels(n: int) -> Made:
+    return made("DepthToSpace", {"x": floats(1, 12, n // 16, 16)}, blocksize=2)
+
+
+def enlarged(n: int) -> Made:
+    """A layer's images, to eight times their height and width."""
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 19]>
+        g (float[1, 4, {n // 8}, 8] x, float[8, 4, 1, 1] w) => (float[1, 8, {n}, 64] y) {{
+            size = Constant <value = float[4] {{1, 1, 8, 8}}> ()
+            z = Conv(x, w)
+            y = Resize <mode = "linear"> (z, , size)
+        }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(floats(8, 4, 1, 1), "w"))
+    del model.graph.input[1]
+    return model, {"x": floats(1, 4, n // 8, 8)}
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
@@ -132,6 +155,9 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "tf_idf": (vocabulary, 1024, 60),
     "squares": (squares, 32, 2),
     "sin": (waves, 4096, 8),
+    "mish": (smooth, 4096, 4),
+    "depth_to_space": (pixels_of_channels, 2048, 3),
+    "resize": (enlarged, 64, 5),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 80),

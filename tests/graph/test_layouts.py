@@ -130,6 +130,31 @@ def test_concatenation_slices_and_padding_stay_in_blocks() -> None:
     assert calls(result, "concatenate")[0].attrs == {"axis": 1}
 
 
+def along(b: BlockBuilder, x: Any, axis: int, rng: Random) -> list[Any]:
+    """x resized along an axis: its elements repeated, chosen, and interpolated."""
+    extent = x.type.shape[axis]
+    places = np.array([rng.randrange(extent) for _ in range(extent)])
+    taps = np.stack([places, np.minimum(places + 1, extent - 1)], 1).astype(np.int32)
+    weights = np.linspace(0, 1, taps.size, dtype=np.float32).reshape(taps.shape)
+    return [
+        b.emit("repeat", x, axis=axis, times=2),
+        b.emit("gather", x, Constant(places), axis=axis),
+        b.emit("resample", x, Constant(taps), Constant(weights), axis=axis, inside=True),
+    ]
+
+
+def test_resizing_stays_in_blocks() -> None:
+    def body(b: BlockBuilder, x: Var) -> Any:
+        y = layer(b, x, 8)
+        for axis in (-1, 2):
+            doubled, chosen_, between = along(b, y, axis, Random(1))
+            y = layer(b, b.emit("add", chosen_, between), 8)
+            y = b.emit("concatenate", doubled, doubled, axis=1) if axis == 2 else y
+        return b.emit("mean", conv(b, y, 4), axes=(2, 3), keepdims=False)
+
+    assert transforms(chosen(build(body))) == 0
+
+
 def test_what_parts_blocks_gets_planes() -> None:
     """A slice within a block, a shuffle of channels, and channels that are no blocks."""
 
@@ -203,7 +228,7 @@ def test_random_networks(seed: int) -> None:
         same = [v for v in values if v.type == x.type]
         channels = x.type.shape[1]
         match rng.choice(
-            ("layer", "layer", "group", "pool", "mean", "two", "concat", "cut", "pad")
+            ("layer", "layer", "group", "pool", "mean", "two", "concat", "cut", "pad", "along")
         ):
             case "layer":
                 values.append(layer(b, x, rng.choice((4, 6, 8, 12)), rng.choice((1, 3))))
@@ -225,6 +250,9 @@ def test_random_networks(seed: int) -> None:
                 shape = (*x.type.shape[:1], channels - first, *x.type.shape[2:])
                 begin, step = (0, first, 0, 0), (1,) * 4
                 values.append(b.emit("slice", x, begin=begin, step=step, shape=shape))
+            case "along":
+                resized = along(b, x, rng.choice((1, 2, 3)), rng)
+                values.append(rng.choice([v for v in resized if v.type == x.type]))
             case "pad":
                 pads = (0, rng.choice((0, 0, 4)), 0, 0, 0, 0, 0, 0)
                 values.append(b.emit("pad", x, pads=pads, mode="constant", value=1.0))

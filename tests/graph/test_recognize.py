@@ -125,6 +125,10 @@ def hard_sigmoid(s: Spell, x: Any) -> Any:
     return s.clip(s.add(s.multiply(x, 1 / 6), 0.5), min=0.0, max=1.0)
 
 
+def mish(s: Spell, x: Any) -> Any:
+    return s.multiply(x, s.tanh(s.softplus(x)))
+
+
 def softplus(s: Spell, x: Any) -> Any:
     return s.log(s.add(s.exp(x), 1.0))
 
@@ -148,6 +152,7 @@ SPELLED: dict[Spelled, str] = {
     hard_swish_of_torch: "hard_swish",
     hard_swish_of_keras: "hard_swish",
     hard_sigmoid: "hard_sigmoid",
+    mish: "mish",
     softplus: "softplus",
 }
 

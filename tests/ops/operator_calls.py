@@ -170,7 +170,7 @@ def broadcast(rng: Random) -> OperatorCall:
 
 def unary(rng: Random) -> OperatorCall:
     shape = tuple(size(rng) for _ in range(rng.randint(0, 3)))
-    op = rng.choice(("relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "softplus", "gelu"))
+    op = rng.choice(("relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "softplus", "mish", "gelu"))
     x = array(rng, shape)
     attrs = {"approximate": rng.choice(("none", "tanh"))} if op == "gelu" else {}
     return OperatorCall(op, (np.abs(x) if op == "sqrt" else x,), attrs)

@@ -121,6 +121,9 @@ def test_index_maps(data: st.DataObject, shape: Sequence[int], seed: int) -> Non
     check("transpose", [x], axes=data.draw(st.permutations(range(len(shape)))))
     check("broadcast_to", [numbers(narrowed(shape, data))], shape=(2, *shape))
     check("tile", [x], reps=[data.draw(st.integers(1, 3)) for _ in shape])
+    if shape:
+        axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+        check("repeat", [x], axis=axis, times=data.draw(st.integers(1, 3)))
 
 
 @few

@@ -19,6 +19,7 @@ from .layers.products import scaled
 from .layers.resize import (
     Table,
     at_places,
+    axes_in_order,
     crop_places,
     grid_sample,
     interpolated,
@@ -113,7 +114,11 @@ def _resize(n: OnnxNode) -> Any:
             return _crop(n, axes, sizes, scales)
         region = [float(v) for v in n.fixed(1, "roi")]
     shown: dict[int, Table] = {}
-    steps = zip(axes, sizes, scales, region[: len(axes)], region[len(axes) :], strict=True)
+    edges = region[: len(axes)], region[len(axes) :]
+    steps = list(zip(axes, sizes, scales, *edges, strict=True))
+    extents = [n.shape()[axis] for axis in axes]
+    if not is_open(*extents, *sizes):
+        steps = [steps[k] for k in axes_in_order(extents, sizes)]
     real = x if mode == "nearest" or n.dtype().startswith("float") else n.cast(x, "float32")
     for axis, size, scale, begin, end in steps:
         extent = n.shape()[axis]

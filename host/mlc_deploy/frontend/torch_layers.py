@@ -11,7 +11,14 @@ import numpy as np
 from ..graph.nodes import Constant, Value
 from .layers.norms import affine, group_norm
 from .layers.products import matmul, rows_times, scaled
-from .layers.resize import grid_sample, interpolated, nearest, resampled, source_coordinates
+from .layers.resize import (
+    axes_in_order,
+    grid_sample,
+    interpolated,
+    nearest,
+    resampled,
+    source_coordinates,
+)
 from .layers.shapes import expand, reshape, transposed, with_axis, without
 from .layers.windows import Window, conv, conv_transpose, global_pool, pool, same_pads
 from .node import shape_of
@@ -261,13 +268,14 @@ def _nearest(n: TorchNode, x: Any, size: Any, *scales: Any) -> Any:
 
 def _interpolated(n: TorchNode, x: Any, size: Any, align_corners: bool, *scales: Any) -> Any:
     cubic = -0.75 if "bicubic" in n.op else None
-    for axis, (out, scale) in enumerate(_resized(n, x, size, scales), 2):
-        extent = shape_of(x)[axis]
+    resized, extents = _resized(n, x, size, scales), shape_of(x)[2:]
+    for k in axes_in_order(extents, [out for out, _ in resized]):
+        (out, scale), extent = resized[k], extents[k]
         if align_corners:
             places = source_coordinates("align_corners", extent, out, out / extent)
         else:
             places = source_coordinates("half_pixel", extent, out, scale)
-        x = interpolated(n, x, axis, places, cubic)
+        x = interpolated(n, x, k + 2, places, cubic)
     return x
 
 

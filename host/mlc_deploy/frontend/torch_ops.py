@@ -28,8 +28,8 @@ UNARY = {
         name: name
         for name in (
             "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf",
-            "exp", "floor", "log", "logical_not", "reciprocal", "relu", "round", "sigmoid", "sign",
-            "silu", "sin", "sinh", "sqrt", "tan", "tanh",
+            "exp", "floor", "log", "logical_not", "mish", "reciprocal", "relu", "round", "sigmoid",
+            "sign", "silu", "sin", "sinh", "sqrt", "tan", "tanh",
         )
     },
     "hardswish": "hard_swish",

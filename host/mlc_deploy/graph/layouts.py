@@ -160,6 +160,8 @@ class _Choice:
             return False
         if call.op == "lookup":
             return self._lookup(out, call, block)
+        if has(call.op, "along"):
+            return self._along(out, call, block)
         if operator(call.op).pattern == "elementwise":
             return self._elementwise(out, call, block)
         attrs = _moves(call, block)
@@ -216,6 +218,16 @@ class _Choice:
         x, table = call.args
         args = self.in_blocks(x, block), table
         self.blocks[out] = {block: self.emit("lookup", args, call.attrs, out.name)}
+        return True
+
+    def _along(self, out: Var, call: Call, block: int) -> bool:
+        """An operator along height or width, in blocks."""
+        x, *how = call.args
+        axis = call.attrs["axis"] % len(x.type.shape)
+        if axis not in (2, 3) or not _divides(x, block):
+            return False
+        args = (self.in_blocks(x, block), *map(self.in_plain, how))
+        self.blocks[out] = {block: self.emit(call.op, args, {**call.attrs, "axis": axis}, out.name)}
         return True
 
     def _reduction(self, out: Var, call: Call, block: int) -> bool:
@@ -309,6 +321,9 @@ def _moves(call: Call, lanes: int) -> Attrs | None:
     match call.op:
         case "concatenate":
             return {"axis": attrs["axis"] % len(PLAIN)}
+        case "repeat":
+            axis = attrs["axis"] % len(PLAIN)
+            return {**attrs, "axis": axis} if axis > 1 else None
         case "slice":
             begin, step, shape = (list(attrs[key]) for key in ("begin", "step", "shape"))
             if begin[1] % lanes or step[1] != 1:

@@ -80,6 +80,7 @@ TABLE: tuple[tuple[str, Pattern, Attributes], ...] = (
     ("hard_swish", x * op("hard_sigmoid", x, alpha=1 / 6, beta=0.5), _none),
     ("hard_swish", x * op("clip", x + 3.0, min=0.0, max=6.0) * (1 / 6), _none),
     ("softplus", op("log", op("exp", x) + 1.0), _none),
+    ("mish", x * op("tanh", op("softplus", x)), _none),
 )
 
 

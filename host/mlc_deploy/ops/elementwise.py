@@ -100,6 +100,8 @@ def element_at(tensor: Tensor, index: Sequence[Expr]) -> Expr:
 
 # --------------------------------------------------------------------- functions of some length
 
+MISH_BOUNDS = {"float16": 5}  # above it, and above 20 in other dtypes, mish x is x
+
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
     low = x if min is None else te.maximum(x, min)
@@ -121,6 +123,17 @@ def _sign(x: Expr) -> Expr:
 def _softplus(x: Expr) -> Expr:
     """log(1 + e^x), without overflow."""
     return te.maximum(x, 0) + te.log(te.exp(-te.abs(x)) + 1)
+
+
+def _mish(x: Expr) -> Expr:
+    """x tanh(log(1 + e^x)), with one exponential: tanh(log u) = (u^2 - 1) / (u^2 + 1)."""
+    power = te.exp(te.minimum(x, MISH_BOUNDS.get(dtype_of(x.dtype).scalar, 20)))
+    grown = power * (power + 2)
+    return x * (grown / (grown + 2))
+
+
+def _mish_array(x: Array) -> Array:
+    return np.asarray(x * np.tanh(_softplus_array(x)))
 
 
 def _gelu(x: Expr, approximate: str = "none") -> Expr:
@@ -252,6 +265,7 @@ TABLE = (
     Elementwise(
         "softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1), traits=TAME
     ),
+    Elementwise("mish", FLOAT, _mish, _mish_array, traits=TAME),
     Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=TAME),
     Elementwise("silu", FLOAT, te.silu, lambda x: x / (1 + np.exp(-x)), traits=TAME),
     Elementwise(

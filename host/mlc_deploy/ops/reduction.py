@@ -133,8 +133,8 @@ def _reduction(name: str) -> Operator:
 
 
 def _place(name: str, extremum: str) -> Operator:
-    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64. A NaN is found before
-    all numbers."""
+    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64. A NaN is found
+    before all numbers."""
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
@@ -155,9 +155,7 @@ def _place(name: str, extremum: str) -> Operator:
             found = x[at].equal(top)
             if dtype_of(x.dtype).kind == "float":
                 found = te.any_of(found, compare("!=", x[at], x[at]))
-            return te.reduce(
-                "max" if attrs["last"] else "min", te.select(found, k.var, nowhere), k
-            )
+            return te.reduce("max" if attrs["last"] else "min", te.select(found, k.var, nowhere), k)
 
         place = te.compute(axes.shape, element, name="place")
         return [te.compute(axes.shape, lambda *i: place[i].astype("int64"), name=name)]

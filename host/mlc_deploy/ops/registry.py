@@ -45,6 +45,9 @@ Trait = Literal[
     "selects",
     # One operation over the attribute `axes` of its argument, with the attribute `keepdims`.
     "reduces",
+    # Along the attribute `axis` of its first argument, and alike for all its other axes; the other
+    # arguments say how.
+    "along",
     # Channel c of the result depends on channel c of the argument alone (axis 1).
     "by_channel",
     # Computes in float16 where an argument is in float16 already: it moves numbers, or keeps their

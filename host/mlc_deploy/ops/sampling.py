@@ -194,8 +194,9 @@ def _evaluate_sample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_resample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """attrs: axis. Along it, element o is the sum over taps t of x[indices[o, t]] * weights[o, t];
-    indices are int32, weights of x's dtype."""
+    """attrs: axis, inside (default False). Along the axis, element o is the sum over taps t of
+    x[indices[o, t]] * weights[o, t]; indices are int32, weights of x's dtype. Indices outside are
+    moved to the first or last element; inside: there are none."""
     x, indices, weights = inputs
     axis = normal_axis("resample", attrs["axis"], x.ndim)
     require(dtype_of(x.dtype).kind == "float", f"resample: does not take {x.dtype}")
@@ -205,7 +206,9 @@ def _compute_resample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
     tap = te.reduce_axis((0, indices.shape[1]), "t")
 
     def element(*i: Expr) -> Expr:
-        at = te.minimum(te.maximum(indices[i[axis], tap], const(0)), x.shape[axis] - 1)
+        at = indices[i[axis], tap]
+        if not attrs.get("inside"):
+            at = te.minimum(te.maximum(at, const(0)), x.shape[axis] - 1)
         value = x[(*i[:axis], at, *i[axis + 1 :])]
         return te.sum(product(value, weights[i[axis], tap], sums(x.dtype)), tap)
 
@@ -223,4 +226,4 @@ def _evaluate_resample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]
 
 
 register(Operator("sample", _compute_sample, _evaluate_sample, "anchor"))
-register(Operator("resample", _compute_resample, _evaluate_resample, "anchor"))
+register(Operator("resample", _compute_resample, _evaluate_resample, "anchor", ("along",)))

@@ -100,6 +100,20 @@ def _compute_tile(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     ]
 
 
+def _compute_repeat(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: axis, times. Along the axis, each element stands `times` times in a row."""
+    (x,) = inputs
+    axis, times = normal_axis("repeat", attrs["axis"], x.ndim), attrs["times"]
+    require(times > 0, f"repeat: {times} times")
+    return [
+        te.compute(
+            [n * times if d == axis else n for d, n in enumerate(x.shape)],
+            lambda *i: x[tuple(k // times if d == axis else k for d, k in enumerate(i))],
+            name="repeat",
+        )
+    ]
+
+
 # ------------------------------------------------------------------------------- concat, slice
 
 
@@ -361,6 +375,13 @@ for _op in (
         "injective",
         _MOVES,
     ),
+    Operator(
+        "repeat",
+        _compute_repeat,
+        lambda x, a: [np.repeat(x[0], a["times"], a["axis"])],
+        "injective",
+        _MOVES,
+    ),
     Operator("tile", _compute_tile, lambda x, a: [np.tile(x[0], a["reps"])], "injective", _MOVES),
     Operator(
         "concatenate",
@@ -388,6 +409,6 @@ for _op in (
         lambda x, a: [pad_array(x[0], a["pads"], "constant", x[1])],
         "injective",
     ),
-    Operator("gather", _compute_gather, _evaluate_gather, "injective", ("follows_half",)),
+    Operator("gather", _compute_gather, _evaluate_gather, "injective", ("follows_half", "along")),
 ):
     register(_op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,19 @@ def nearest(n: Node, x: Value, axis: int, places: Table, rounding: str) -> Value
             index = np.ceil(places)
         case _:
             raise ValueError(f"nearest_mode '{rounding}'")
-    inside = np.clip(index, 0, shape_of(x)[axis] - 1)
+    extent = shape_of(x)[axis]
+    inside = np.clip(index, 0, extent - 1)
+    times = len(inside) // extent
+    if np.array_equal(inside, np.arange(extent).repeat(times)):
+        return n.emit("repeat", x, axis=axis, times=times)
     return n.emit("gather", x, n.constant(inside, "int64"), axis=axis)
+
+
+def axes_in_order(extents: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """The order in which axes are resized one after the other, with the least work: those that
+    shrink, then those that grow, the last one first, whose elements cost most."""
+    grows = [size > extent for extent, size in zip(extents, sizes, strict=True)]
+    return sorted(range(len(grows)), key=lambda n: (grows[n], -n if grows[n] else n))
 
 
 def interpolated(
@@ -122,9 +134,10 @@ def at_places(n: Node, x: Value, axis: int, places: Value, linear: bool) -> Valu
 
 
 def resampled(n: Node, x: Value, axis: int, places: Table, weights: Table) -> Value:
-    """Along an axis, output o is the sum of the elements at places[o] times weights[o]."""
+    """Along an axis, output o is the sum of the elements at places[o], all of them inside, times
+    weights[o]."""
     tables = n.constant(places, "int32"), n.constant(weights, x.type.dtype)
-    return n.emit("resample", x, *tables, axis=axis)
+    return n.emit("resample", x, *tables, axis=axis, inside=True)
 
 
 def grid_sample(

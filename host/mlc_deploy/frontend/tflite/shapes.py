@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.nodes import Value
 from ...ops.shape import normal_axis
-from ..layers.resize import interpolated, nearest, source_coordinates
+from ..layers.resize import axes_in_order, interpolated, nearest, source_coordinates
 from ..layers.shapes import (
     expand,
     filled_up,
@@ -358,8 +358,8 @@ def _resize(n: TfliteNode) -> Any:
     elif x.type.dtype == "int8":
         x = resized_bilinear(n, x, sizes, half, corners)
     elif x.type.dtype == "float32":
-        for axis, (extent, size) in enumerate(zip(extents, sizes, strict=True), 2):
-            x = interpolated(n, x, axis, _places(extent, size, corners, half))
+        for k in axes_in_order(extents, sizes):
+            x = interpolated(n, x, k + 2, _places(extents[k], sizes[k], corners, half))
     else:
         raise n.refuse(f"it is not supported of {x.type.dtype}")
     return channels_last(n, x)

@@ -51,6 +51,8 @@ FEW_VECTORS = 8  # a row of at most so many is one turn
 MANY_VECTORS = 64  # for more, a tail for the vectors left over pays
 MOST_TURNS = 4  # of a loop over parts of vectors that is unrolled
 SHORT = 16  # steps below which a reduction has no vectors of its own
+TASKS = 32  # enough for the threads of any board to share
+FEW_ELEMENTS = 1 << 7  # of a task: dividing its number costs as much as they do
 CHUNK = 1 << 12  # elements of a task, where their number is known only at run time
 
 
@@ -228,13 +230,27 @@ def _in_chunks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
     several = [n for n in outer if _extent(sch, n) > 1]
     inner = [n for n in several[1:] if not isinstance(sch.loop(n).extent, Const)]
     if not inner:
-        return outer
+        return _few_tasks(sch, outer, elements)
     at = outer.index(inner[-1])
     turns = CHUNK // prod((elements, *(_extent(sch, n) for n in outer[at + 1 :])))
     if turns < 2:
         return outer
     chunk, _ = sch.split(inner[-1], [None, turns])
     return [*outer[:at], chunk]
+
+
+def _few_tasks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
+    """The outermost of loops of known extents that make TASKS tasks, if all together would make
+    tasks of few elements: each task divides its number by the extents."""
+    tasks = prod(_extent(sch, n) for n in outer)
+    if elements >= FEW_ELEMENTS or tasks < 2 * TASKS:
+        return outer
+    made = 1
+    for at, loop in enumerate(outer, 1):
+        made *= _extent(sch, loop)
+        if made >= TASKS:
+            return outer[:at]
+    return outer
 
 
 def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target) -> int:
