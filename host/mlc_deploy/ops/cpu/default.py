@@ -256,16 +256,19 @@ def _few_tasks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
 def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target) -> int:
     """How many elements are neighbours where `lanes` elements are not: when blocks of channels
     become larger ones. 1 if there are none."""
-    part = min(lanes // 2, target.lanes("float32"))
-    if part < 2 or not isinstance(sch.loop(loop).extent, Const) or _extent(sch, loop) % part:
+    if not isinstance(sch.loop(loop).extent, Const):
         return 1
     if None not in _steps(sch.block(name), sch.loop(loop).var):
         return 1
-    trial = sch.copy()
-    _, vector = trial.split(loop, [None, part])
-    block, lane = trial.block(name), trial.loop(vector).var
-    well = _vectors_well(block, lane) and set(_steps(block, lane, part)) <= {0, 1}
-    return part if well else 1
+    for part in (lanes, min(lanes // 2, target.lanes("float32"))):
+        if part < 2 or _extent(sch, loop) % part:
+            continue
+        trial = sch.copy()
+        _, vector = trial.split(loop, [None, part])
+        block, lane = trial.block(name), trial.loop(vector).var
+        if _vectors_well(block, lane) and set(_steps(block, lane, part)) <= {0, 1}:
+            return part
+    return 1
 
 
 def _lanes(block: Block, elements: int, target: Target) -> int:

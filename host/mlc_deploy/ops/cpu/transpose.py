@@ -1,5 +1,6 @@
 """Schedules for blocks that read neighbours along one loop and write neighbours along another:
-squares of vectors are transposed in registers."""
+squares of vectors are transposed in registers. They may read other data along the same loop, or the
+same for all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
 
 def in_squares(sch: Schedule, name: str, target: Target) -> Schedule | None:
     """The schedule with a block cut into squares, their rows unrolled and their columns vectors;
-    None unless its reads run along one loop and its writes along another."""
+    None unless reads run along one loop and its writes along another."""
     block = sch.block(name)
     plain = all(i.kind == "spatial" for i in block.iters)
     if not plain or any(isinstance(n, Call) for n in walk(block.body)):
@@ -49,7 +50,7 @@ def _cut(sch: Schedule, name: str, loops: list[str], row: str, side: int) -> Sch
     """Squares of the last loop and `row`; None if the reads do not run along `row`."""
     at = loops.index(row)
     outer, group, inner = sch.split(row, [None, TOGETHER, side])
-    if any(_step(sch, name, r, inner) != 1 for r in sch.block(name).reads):
+    if any(_step(sch, name, r, inner) != 1 for r in _far(sch, name, loops[-1])):
         return None
     turns, lane = sch.split(loops[-1], [None, side])
     between = loops[at + 1 : -1]
@@ -83,8 +84,13 @@ def _apart(sch: Schedule, name: str, lane: str) -> bool:
     """Whether a loop writes neighbours, and reads elements that are further apart."""
     block = sch.block(name)
     written = all(_step(sch, name, w, lane) == 1 for w in block.writes)
-    reads = [_step(sch, name, r, lane) for r in block.reads]
-    return written and bool(reads) and all(s is not None and s > 1 for s in reads)
+    known = all(_step(sch, name, r, lane) is not None for r in block.reads)
+    return written and known and bool(_far(sch, name, lane))
+
+
+def _far(sch: Schedule, name: str, lane: str) -> list[Region]:
+    """The block's reads of elements that are further apart than neighbours along a loop."""
+    return [r for r in sch.block(name).reads if (_step(sch, name, r, lane) or 0) > 1]
 
 
 def _step(sch: Schedule, name: str, region: Region, loop: str) -> int | None:
