@@ -150,6 +150,7 @@ def test_resizing_stays_in_blocks() -> None:
             doubled, chosen_, between = along(b, y, axis, Random(1))
             y = layer(b, b.emit("add", chosen_, between), 8)
             y = b.emit("concatenate", doubled, doubled, axis=1) if axis == 2 else y
+        y = b.emit("depth_to_space", y, block=(1, 2))
         return b.emit("mean", conv(b, y, 4), axes=(2, 3), keepdims=False)
 
     assert transforms(chosen(build(body))) == 0

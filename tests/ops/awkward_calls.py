@@ -127,6 +127,19 @@ def tile(op: str, rng: Random) -> AwkwardCall:
     return call(op, (whole, dtype(rng)), reps=tuple(rng.choice((1, 1, 2, 31)) for _ in whole))
 
 
+def repeat(op: str, rng: Random) -> AwkwardCall:
+    whole = shape(rng, 1, 4)
+    times, axis = rng.choice((1, 2, 3, 31)), rng.randrange(len(whole))
+    return call(op, (whole, dtype(rng)), axis=axis, times=times)
+
+
+def depth_to_space(op: str, rng: Random) -> AwkwardCall:
+    block = [rng.choice((1, 2, 3, 7)) for _ in range(rng.randint(1, 2))]
+    batch, channels, *spatial = shape(rng, 2 + len(block), 3 + len(block))
+    whole = batch, channels * prod(block), *spatial
+    return call(op, (whole, dtype(rng)), block=block)
+
+
 def concatenate(op: str, rng: Random) -> AwkwardCall:
     """Up to as many inputs as a kernel takes besides its output."""
     whole, kind = list(shape(rng, 1, 4)), dtype(rng)
@@ -341,6 +354,7 @@ OWN = (
     cumulative,
     dense,
     dense_blocks,
+    depth_to_space,
     draw_token,
     einsum,
     extent,
@@ -359,6 +373,7 @@ OWN = (
     pad_with,
     pointwise,
     quantize_rows,
+    repeat,
     resample,
     rescale,
     reshape,

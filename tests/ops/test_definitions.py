@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,6 +125,17 @@ def test_index_maps(data: st.DataObject, shape: Sequence[int], seed: int) -> Non
     if shape:
         axis = data.draw(st.integers(-len(shape), len(shape) - 1))
         check("repeat", [x], axis=axis, times=data.draw(st.integers(1, 3)))
+
+
+@few
+@given(
+    block=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    behind=st.lists(st.integers(1, 4), max_size=1),
+    seed=seeds,
+)
+def test_depth_to_space(block: list[int], behind: list[int], seed: int) -> None:
+    shape = (2, 2 * math.prod(block), *range(2, 2 + len(block)), *behind)
+    check("depth_to_space", [numbers(shape, seed=seed)], block=block)
 
 
 @few

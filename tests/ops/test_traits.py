@@ -19,6 +19,7 @@ ATTRS: dict[str, dict[str, Any]] = {
     "broadcast_to": {"shape": (7, *SHAPE)},
     "tile": {"reps": (1, 2, 1, 3)},
     "repeat": {"axis": 2, "times": 3},
+    "depth_to_space": {"block": (3,)},
     "slice": {"begin": (0, 2, 1, 4), "step": (1, -1, 2, -2), "shape": (2, 3, 2, 2)},
     "pad": {"pads": (0, 1, 2, 0, 1, 0, 3, 1), "mode": "constant", "value": 3},
     "concatenate": {"axis": 1},

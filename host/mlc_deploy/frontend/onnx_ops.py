@@ -140,6 +140,8 @@ def _depth_to_space(n: OnnxNode) -> Any:
     b = n.attr("blocksize")
     depth = channels // (b * b)
     first = n.attr("mode", "DCR") == "DCR"
+    if first and not any(isinstance(extent, Expr) for extent in (height, width)):
+        return n.emit("depth_to_space", n.input(0), block=(b, b))
     blocks = (batch, b, b, depth, height, width) if first else (batch, depth, b, b, height, width)
     axes = (0, 3, 4, 1, 5, 2) if first else (0, 1, 4, 2, 5, 3)
     x = n.emit("transpose", reshape(n, n.input(0), blocks), axes=axes)

@@ -14,7 +14,7 @@ from mlc_targets.object_format import MAX_OPERANDS
 
 from ..ir.names import Names
 from ..ir.printer import identifier
-from ..ops import operator
+from ..ops import has, operator
 from ..ops.pointwise import FUNCTION
 from ..ops.strategy import ANCHORS
 from ..passes.context import optional
@@ -27,6 +27,7 @@ from .views import is_view
 # reads it, as in the kernel's expression. Larger kernels take longer to compile than they save.
 MOST_CALLS = 64
 NAMED_CALLS = 4  # a kernel's name lists this many of its operators
+TRANSFORM = "layout_transform"
 PRODUCTS = ("dense", "matmul")  # their kernels may transpose a matrix first
 
 
@@ -258,7 +259,7 @@ class _Graph:
         """Whether the calls of `joined` may be one kernel. `start` is being joined with its
         successors and has reached `here`. `way` has the calls after `here`, up to `end`."""
         anchors = sum(self.pattern[n] in ANCHORS for n in joined)
-        if anchors > 1 or not self._is_small(joined):
+        if anchors > 1 or not self._is_small(joined) or self._transposes_unevenly(joined):
             return False
         passed = {self.pattern[n] for n in way}
         if self.pattern[start] in ANCHORS:
@@ -270,6 +271,12 @@ class _Graph:
             before = {start, here, *way}
             return {self.pattern[n] for n in before} == {"elementwise"} and self._same_shape(before)
         return passed <= {"elementwise", "injective"}
+
+    def _transposes_unevenly(self, joined: set[int]) -> bool:
+        """Whether vectors would have to be transposed whose elements lie apart: two kernels move
+        whole vectors."""
+        ops = [call.op for n in joined if isinstance(call := self.bindings[n].call, Call)]
+        return TRANSFORM in ops and any(has(op, "uneven") for op in ops)
 
     def _is_small(self, joined: set[int]) -> bool:
         """Whether the expression of the last call in `joined` has at most MOST_CALLS calls. A call

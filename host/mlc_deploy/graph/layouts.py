@@ -13,7 +13,7 @@ from ..ir.names import Names
 from ..ops import Array, Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
 from ..ops.plan import WEIGHTS, Packing, Plan, known_of_weights
-from ..ops.shape import has_border
+from ..ops.shape import has_border, pixels_apart
 from ..ops.strategy import plans
 from ..passes.context import MEMORY, PassContext, declare_switch, option, required
 from .nodes import AnyCall, Binding, Call, Constant, Deferred, Function, Value, Var
@@ -100,6 +100,9 @@ class _Choice:
     def _in_plain_layout(self, binding: Binding) -> None:
         """Emits the binding's call on plain data, with packed weights if its plan wants them."""
         call = binding.call
+        if isinstance(call, Call) and call.op == "depth_to_space":
+            self._pixels_in_plain(binding.outputs[0], call)
+            return
         args = tuple(map(self.in_plain, call.args))
         outputs = tuple(Var(self.names.fresh(v.name), v.type) for v in binding.outputs)
         self.plain.update(zip(binding.outputs, outputs, strict=True))
@@ -109,6 +112,14 @@ class _Choice:
             self.bindings.append(Binding(outputs, made, binding.source))
         else:
             self.bindings.append(Binding(outputs, replace(call, args=args), binding.source))
+
+    def _pixels_in_plain(self, out: Var, call: Call) -> None:
+        """depth_to_space as a transpose, which moves rows of pixels."""
+        x = self.in_plain(call.args[0])
+        shape, axes = pixels_apart(x.type.shape, call.attrs["block"])
+        parts = self.emit("reshape", (x,), {"shape": shape}, out.name)
+        mixed = self.emit("transpose", (parts,), {"axes": axes}, out.name)
+        self.plain[out] = self.emit("reshape", (mixed,), {"shape": out.type.shape}, out.name)
 
     def _plans(self, call: AnyCall) -> Iterator[Plan]:
         """The possible plans of the call, best first."""
@@ -321,6 +332,8 @@ def _moves(call: Call, lanes: int) -> Attrs | None:
     match call.op:
         case "concatenate":
             return {"axis": attrs["axis"] % len(PLAIN)}
+        case "depth_to_space":
+            return attrs
         case "repeat":
             axis = attrs["axis"] % len(PLAIN)
             return {**attrs, "axis": axis} if axis > 1 else None

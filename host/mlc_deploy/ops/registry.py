@@ -40,6 +40,9 @@ Trait = Literal[
     "products",
     # Its one argument's elements in other places, some more than once or not at all.
     "moves",
+    # Elements that are neighbours in the result are not in the arguments, at some places: vectors
+    # of them cannot be transposed on the way.
+    "uneven",
     # Every element is one of its arguments' elements, or one of the attributes in `numbers`, chosen
     # by place or as the largest or smallest: f(x + c) = f(x) + c, for c added to these as well.
     "selects",

@@ -114,6 +114,50 @@ def _compute_repeat(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     ]
 
 
+def _compute_depth_to_space(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: block, the extents of a block of pixels. Of data [N, C, spatial …], or in blocks of
+    channels, each pixel becomes such a block: its first C / prod(block) channels are the first
+    pixel, and so on."""
+    (x,) = inputs
+    block = attrs["block"]
+    behind, parts = 2 + len(block), math.prod(block)
+    channels = x.shape[1]
+    fits = x.ndim >= behind and isinstance(channels, int) and channels % parts == 0
+    require(fits, f"depth_to_space: {list(x.shape)} in blocks of {list(block)}")
+    share = channels // parts
+
+    def element(batch: Expr, channel: Expr, *rest: Expr) -> Expr:
+        places, lanes = rest[: len(block)], rest[len(block) :]
+        part: Any = 0
+        for place, extent in zip(places, block, strict=True):
+            part = part * extent + place % extent
+        pixel = (place // extent for place, extent in zip(places, block, strict=True))
+        return x[(batch, part * share + channel, *pixel, *lanes)]
+
+    grown = (n * extent for n, extent in zip(x.shape[2:behind], block, strict=True))
+    shape = (x.shape[0], share, *grown, *x.shape[behind:])
+    return [te.compute(shape, element, name="depth_to_space")]
+
+
+def _evaluate_depth_to_space(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    rank = len(attrs["block"])
+    parts, axes = pixels_apart(x.shape[: 2 + rank], attrs["block"])
+    behind = x.shape[2 + rank :]
+    mixed = x.reshape(*parts, *behind).transpose(*axes, *range(len(axes), len(axes) + len(behind)))
+    grown = (n * extent for n, extent in zip(x.shape[2:], attrs["block"], strict=False))
+    return [mixed.reshape(x.shape[0], parts[1 + rank], *grown, *behind)]
+
+
+def pixels_apart(shape: Sequence[Any], block: Sequence[int]) -> tuple[list[Any], list[int]]:
+    """The shape in which the data of depth_to_space, [N, C, spatial …], have an axis for each
+    extent of a block; and the transpose of that which, with the shape of the result, is it."""
+    batch, channels, *spatial = shape
+    rank = len(block)
+    pairs = (axis for d in range(rank) for axis in (2 + rank + d, 1 + d))
+    return [batch, *block, channels // math.prod(block), *spatial], [0, 1 + rank, *pairs]
+
+
 # ------------------------------------------------------------------------------- concat, slice
 
 
@@ -380,15 +424,28 @@ for _op in (
         _compute_repeat,
         lambda x, a: [np.repeat(x[0], a["times"], a["axis"])],
         "injective",
-        _MOVES,
+        (*_MOVES, "uneven"),
     ),
-    Operator("tile", _compute_tile, lambda x, a: [np.tile(x[0], a["reps"])], "injective", _MOVES),
+    Operator(
+        "depth_to_space",
+        _compute_depth_to_space,
+        _evaluate_depth_to_space,
+        "injective",
+        (*_MOVES, "uneven"),
+    ),
+    Operator(
+        "tile",
+        _compute_tile,
+        lambda x, a: [np.tile(x[0], a["reps"])],
+        "injective",
+        (*_MOVES, "uneven"),
+    ),
     Operator(
         "concatenate",
         _compute_concat,
         lambda x, a: [np.concatenate(list(x), a["axis"])],
         "injective",
-        ("selects", "follows_half"),
+        ("selects", "follows_half", "uneven"),
     ),
     Operator("slice", _compute_slice, _evaluate_slice, "injective", _MOVES, turned=_turned_slice),
     Operator("grow", _compute_grow, _evaluate_grow, "injective"),
@@ -399,7 +456,7 @@ for _op in (
         _compute_pad,
         _evaluate_pad,
         "injective",
-        ("selects", "follows_half"),
+        ("selects", "follows_half", "uneven"),
         numbers=("value",),
         turned=_turned_pad,
     ),
@@ -409,6 +466,12 @@ for _op in (
         lambda x, a: [pad_array(x[0], a["pads"], "constant", x[1])],
         "injective",
     ),
-    Operator("gather", _compute_gather, _evaluate_gather, "injective", ("follows_half", "along")),
+    Operator(
+        "gather",
+        _compute_gather,
+        _evaluate_gather,
+        "injective",
+        ("follows_half", "along", "uneven"),
+    ),
 ):
     register(_op)

@@ -137,6 +137,8 @@ def conv_transpose(
     inputs, share, *kernel = shape_of(w)
     if channels != inputs or channels % groups:
         raise ValueError(f"{channels} channels, weights {list(shape_of(w))}, {groups} groups")
+    if groups == 1 and _is_apart(window, more):
+        return _blocks_of_pixels(n, x, w, bias)
     columns, places, rank = share * math.prod(kernel), math.prod(extents), len(kernel)
     grouped = (groups, channels // groups)
     weights = n.emit("transpose", reshape(n, w, (*grouped, columns)), axes=(0, 2, 1))
@@ -152,6 +154,24 @@ def conv_transpose(
         pads = [0, 0, *around[:rank], 0, 0, *around[rank:]]
         y = n.emit("pad", y, pads=pads, mode="constant", value=0)
     return _biased(n, y, bias)
+
+
+def _is_apart(window: Window, more: Sequence[int]) -> bool:
+    """Whether the outputs of input elements lie side by side, all of them and nothing else."""
+    plain = not any(window.pads) and not any(more) and all(d == 1 for d in window.dilations)
+    return plain and list(window.kernel) == list(window.strides)
+
+
+def _blocks_of_pixels(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    """A transposed convolution whose step is its kernel: a convolution computes the outputs of each
+    pixel by itself."""
+    inputs, share, *kernel = shape_of(w)
+    ones, many = [1] * len(kernel), math.prod(kernel)
+    turned = n.emit("transpose", w, axes=(*range(2, 2 + len(kernel)), 1, 0))
+    weights = reshape(n, turned, (many * share, inputs, *ones))
+    every = None if bias is None else n.emit("tile", bias, reps=(many,))
+    y = conv(n, x, weights, Window(ones, ones, ones, [0, 0] * len(kernel)), every, groups=1)
+    return n.emit("depth_to_space", y, block=kernel)
 
 
 FEWER = 4  # times fewer taps of each dimension by itself pay for the values that lie in between
