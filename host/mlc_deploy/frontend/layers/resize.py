@@ -59,7 +59,7 @@ def nearest(n: Node, x: Value, axis: int, places: Table, rounding: str) -> Value
             raise ValueError(f"nearest_mode '{rounding}'")
     extent = shape_of(x)[axis]
     inside = np.clip(index, 0, extent - 1)
-    times = len(inside) // extent
+    times = len(inside) // max(extent, 1)
     if np.array_equal(inside, np.arange(extent).repeat(times)):
         return n.emit("repeat", x, axis=axis, times=times)
     return n.emit("gather", x, n.constant(inside, "int64"), axis=axis)

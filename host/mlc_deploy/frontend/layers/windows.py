@@ -137,7 +137,8 @@ def conv_transpose(
     inputs, share, *kernel = shape_of(w)
     if channels != inputs or channels % groups:
         raise ValueError(f"{channels} channels, weights {list(shape_of(w))}, {groups} groups")
-    if groups == 1 and _is_apart(window, more):
+    known = not any(isinstance(extent, Expr) for extent in extents)
+    if known and groups == 1 and len(kernel) < 3 and _is_apart(window, more):
         return _blocks_of_pixels(n, x, w, bias)
     columns, places, rank = share * math.prod(kernel), math.prod(extents), len(kernel)
     grouped = (groups, channels // groups)
