@@ -196,7 +196,12 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     elements = _extent(sch, fused)
     lanes = _lanes(block, elements, target)
     part = _vector_part(sch, name, fused, lanes, target)
-    if part > 1:
+    same = _loops_of_equal_calls(sch, name, loops, lanes) if inner == 1 else []
+    if same:
+        outer = [n for n in loops if n not in same]
+        sch.reorder(*outer, *same)
+        elements = prod(_extent(sch, n) for n in same)
+    elif part > 1:
         group, vector = sch.split(fused, [None, part])
         sch.vectorize(vector)
         fused = group
@@ -222,6 +227,22 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     if total >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
         outer = _in_chunks(sch, outer, elements)
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+
+
+def _loops_of_equal_calls(sch: Schedule, name: str, loops: Sequence[str], lanes: int) -> list[str]:
+    """The loops in whose turns all function calls of a block give the same: these are computed once
+    if the loops are the innermost ones. None if there are no calls, or no other loops, or where
+    vectors along the last loop read neighbours, or save more."""
+    block, last = sch.block(name), sch.loop(loops[-1]).var
+    if None not in _steps(block, last):
+        return []
+    calls = [n for n in walk(block.body) if isinstance(n, Call) and n.name != "if_then_else"]
+    used = {n for call in calls for n in walk(call)}
+    bound = {n for i in block.iters if i.var in used for n in walk(i.binding)}
+    same = [n for n in loops if sch.loop(n).var not in bound]
+    least = lanes + 1 if _vectors_well(block, last) else 2
+    saves = prod(_extent(sch, n) for n in same) >= least
+    return same if calls and saves and len(same) < len(loops) else []
 
 
 def _in_chunks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
