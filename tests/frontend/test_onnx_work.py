@@ -125,6 +125,12 @@ def smooth(n: int) -> Made:
     return made("Mish", {"x": 9 * floats(n)})
 
 
+def warped(n: int) -> Made:
+    """So many places in an image of 32 channels."""
+    grid = np.random.default_rng(n).uniform(-1, 1, (1, n // 16, 16, 2)).astype(np.float32)
+    return made("GridSample", {"x": floats(1, 32, 16, 16), "grid": grid}, opset=20)
+
+
 def pixels_of_channels(n: int) -> Made:
     return made("DepthToSpace", {"x": floats(1, 12, n // 16, 16)}, blocksize=2)
 
@@ -156,6 +162,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "squares": (squares, 32, 2),
     "sin": (waves, 4096, 8),
     "mish": (smooth, 4096, 4),
+    "grid_sample": (warped, 256, 30),
     "depth_to_space": (pixels_of_channels, 2048, 3),
     "resize": (enlarged, 64, 5),
     "top_k": (largest, 1024, 200),
