@@ -111,6 +111,8 @@ class _Partition:
                 found = _symbolic_cut(m, inside) if m.kind in ("serial", "parallel") else None
                 if found is not None and any(n in self.dimensions for n in walk(found.surely)):
                     return self.cut_at(m, found, ranges)
+                if m.kind == "parallel":
+                    return with_body(m, self.task(m.body, m.var, inside))
                 return with_body(m, self.visit(m.body, inside))
             return rebuild(m, visit)
 
@@ -144,9 +146,18 @@ class _Partition:
         body = loop.body if whole else simplify(loop.body, known)
         if end - first == 1:
             body = simplify(substitute(loop.body, {loop.var: const(first)}), ranges)
-        done = self.visit(body, known)
+        done = self.task(body, loop.var, known)
         turns = int(loop.extent)  # type: ignore[call-overload]
         return rolled(done) if is_seldom(end - first, turns) else done
+
+    def task(self, body: Stmt, task: Var, known: dict[Var, Bounds]) -> Stmt:
+        """The body of a parallel loop: twice, if its number decides about guards of inner loops."""
+        found = _guards_of_task(body, task, known)
+        if found is None:
+            return self.visit(body, known)
+        surely, guards = found
+        whole = self.visit(simplify(_without(guards, body), known), known)
+        return If(surely, whole, rolled(self.visit(body, known)))
 
     def cuts(self, loop: For, ranges: dict[Var, Bounds]) -> list[int]:
         """The turns where a guard in the loop begins or ceases to hold in all turns of the loops
@@ -243,6 +254,42 @@ def _narrowed(
             return None
         found[var] = low, high
     return found
+
+
+def _guards_of_task(
+    body: Stmt, task: Var, known: dict[Var, Bounds]
+) -> tuple[Expr, frozenset[Expr]] | None:
+    """A condition under which guards of a task's inner loops hold, and these guards: those of parts
+    of the task's number, as where tasks are rows of several matrices. No turn of the loop over
+    tasks parts them."""
+    inner: dict[Var, Bounds] = {}
+    first: Expr | None = None
+    found: set[Expr] = set()
+
+    def visit(s: Stmt, repeated: bool) -> None:
+        nonlocal first
+        match s:
+            case For():
+                inner[s.var] = turn_range(s.extent, {**known, **inner})
+                repeated = repeated or s.kind == "serial"
+            case If(condition) if repeated:
+                for guard in conjuncts(condition):
+                    form = below_zero(guard, {**known, **inner})
+                    if form is None or task in form.terms or not inner.keys() & set(form.terms):
+                        continue
+                    top = relax(to_expr(form, task.dtype), 1, inner, known)
+                    if top is None or {n for n in walk(top[0]) if isinstance(n, Var)} != {task}:
+                        continue
+                    surely = simplify_expr(top[0] + (top[1] - 1) < 0, known)
+                    if first is None or same_expr(first, surely):
+                        first = surely
+                        found.add(guard)
+        for child in children(s):
+            if isinstance(child, Stmt):
+                visit(child, repeated)
+
+    visit(body, False)
+    return None if first is None or isinstance(first, Const) else (first, frozenset(found))
 
 
 def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:
