@@ -10,7 +10,7 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.driver.build import build
-from mlc_deploy.ir import IRModule, PrimFunc, dtype_of
+from mlc_deploy.ir import Expr, For, If, IRModule, PrimFunc, dtype_of, walk
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower
 from mlc_deploy.schedule import Schedule
@@ -79,3 +79,48 @@ def check(session: Session, dtype: str, target: str) -> None:
         module[func.name](session.tensor(x), out)
         np.testing.assert_array_equal(out.numpy(), expected(x), err_msg=func.name)
     module.close()
+
+
+def loops_of(func: PrimFunc, name: str) -> list[For]:
+    """The loops that the passes make of a loop; they compute the same."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-9, 9, b.shape).astype("float32") for b in func.buffers]
+    right = [a.copy() for a in arrays]
+    run(func, *right)
+    body = lower(func).body
+    run(body, *arrays)
+    np.testing.assert_array_equal(arrays[-1], right[-1])
+    return [n for n in walk(body) if isinstance(n, For) and n.var.name.startswith(name)]
+
+
+def test_pixels_that_a_tile_skips_cut_no_loop() -> None:
+    """14 pixels of step 2 in tiles of 5: the border is in front alone."""
+    x, w = te.placeholder((28,), name="x"), te.placeholder((3,), name="w")
+    k = te.reduce_axis((0, 3), "k")
+
+    def term(p: Expr) -> Expr:
+        at = p * 2 + k.var - 1
+        return te.sum(te.if_then_else(te.all_of(at >= 0, at < 28), x[at] * w[k.var], 0), k)
+
+    y = te.compute((14,), term, name="y")
+    sch = Schedule(te.create_prim_func([x, w, y], "windows"))
+    _, pixel = sch.split("p", [None, 5])
+    sch.reorder("k", pixel)
+    sch.decompose_reduction("y", "k")
+    sch.unroll(pixel)
+    assert [loop.extent.value for loop in loops_of(sch.func, "k")] == [2, 3, 3]  # type: ignore[attr-defined]
+
+
+def test_rows_of_several_matrices_are_tested_outside_of_their_sums() -> None:
+    """Three products of 7 rows in tiles of 4, all tiles in one parallel loop."""
+    x, w = te.placeholder((3, 7, 16), name="x"), te.placeholder((3, 16), name="w")
+    k = te.reduce_axis((0, 16), "k")
+    y = te.compute((3, 7), lambda b, r: te.sum(x[b, r, k.var] * w[b, k.var], k), name="y")
+    sch = Schedule(te.create_prim_func([x, w, y], "products"))
+    tile, row = sch.split("r", [None, 4])
+    sch.reorder("k", row)
+    sch.decompose_reduction("y", "k")
+    sch.unroll(row)
+    sch.parallel(sch.fuse("b", tile))
+    guarded = [any(isinstance(n, If) for n in walk(loop)) for loop in loops_of(sch.func, "k")]
+    assert guarded == [False, True]  # of whole tiles, of those that hold the last rows

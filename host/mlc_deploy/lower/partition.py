@@ -260,22 +260,24 @@ def _guards_of_task(
     body: Stmt, task: Var, known: dict[Var, Bounds]
 ) -> tuple[Expr, frozenset[Expr]] | None:
     """A condition under which guards of a task's inner loops hold, and these guards: those of parts
-    of the task's number, as where tasks are rows of several matrices. No turn of the loop over
-    tasks parts them."""
+    of the task's number, as where tasks are rows of several matrices, that each turn of a loop
+    tests. No turn of the loop over tasks parts them."""
     inner: dict[Var, Bounds] = {}
     first: Expr | None = None
     found: set[Expr] = set()
 
-    def visit(s: Stmt, repeated: bool) -> None:
+    def visit(s: Stmt, turns: Var | None) -> None:
         nonlocal first
         match s:
             case For():
                 inner[s.var] = turn_range(s.extent, {**known, **inner})
-                repeated = repeated or s.kind == "serial"
-            case If(condition) if repeated:
+                turns = s.var if s.kind == "serial" else turns
+            case If(condition) if turns is not None:
                 for guard in conjuncts(condition):
                     form = below_zero(guard, {**known, **inner})
-                    if form is None or task in form.terms or not inner.keys() & set(form.terms):
+                    if form is None or task in form.terms or turns in form.terms:
+                        continue
+                    if not inner.keys() & set(form.terms):
                         continue
                     top = relax(to_expr(form, task.dtype), 1, inner, known)
                     if top is None or {n for n in walk(top[0]) if isinstance(n, Var)} != {task}:
@@ -286,9 +288,9 @@ def _guards_of_task(
                         found.add(guard)
         for child in children(s):
             if isinstance(child, Stmt):
-                visit(child, repeated)
+                visit(child, turns)
 
-    visit(body, False)
+    visit(body, None)
     return None if first is None or isinstance(first, Const) else (first, frozenset(found))
 
 
