@@ -13,6 +13,7 @@ from mlc_deploy.driver.build import build
 from mlc_deploy.ir import Expr, For, If, IRModule, PrimFunc, dtype_of, walk
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower
+from mlc_deploy.ops import TensorType
 from mlc_deploy.schedule import Schedule
 from tests.codegen.operators import DTYPES, Array
 from tests.sessions import TARGETS, board_named
@@ -84,7 +85,8 @@ def check(session: Session, dtype: str, target: str) -> None:
 def loops_of(func: PrimFunc, name: str) -> list[For]:
     """The loops that the passes make of a loop; they compute the same."""
     rng = np.random.default_rng(0)
-    arrays = [rng.integers(-9, 9, b.shape).astype("float32") for b in func.buffers]
+    shapes = [TensorType(b.shape, b.dtype).sizes for b in func.buffers]
+    arrays = [rng.integers(-9, 9, shape).astype("float32") for shape in shapes]
     right = [a.copy() for a in arrays]
     run(func, *right)
     body = lower(func).body
