@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,7 +46,7 @@ from .compare import Slack, compare
 from .kernels import Counted, compile_sources, layers_by_kernel, loops_of
 from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
-from .processes import Processes
+from .processes import Processes, processes_of
 
 GENERATED = MATH_NAMES | set("memcpy memmove memset memcmp bcmp roundeven roundevenf".split())
 
@@ -205,8 +204,7 @@ def compile(
 
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
-    own = nullcontext(workers) if isinstance(workers, Processes) else Processes(workers)
-    with own as processes:
+    with processes_of(workers) as processes:
         if isinstance(model, (str, Path)):
             asked = (str(to), precision, memory, shapes, dims, values)
             processes.start_for(Path(model), repr(asked))

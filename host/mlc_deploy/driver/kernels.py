@@ -43,7 +43,7 @@ from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
-from .processes import Processes
+from .processes import Processes, processes_of
 from .sharing import FOLDER, Sharing, compile_together, sharing_of
 from .workers import WorkerDied
 
@@ -125,8 +125,7 @@ def compile_sources(
     CodegenError.
     """
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
-    own = nullcontext(workers) if isinstance(workers, Processes) else Processes(workers)
-    with own as processes:
+    with processes_of(workers) as processes:
         sharing = _sharing(sources, target, processes)
         scheduled = {n: replace(sources[n], scheduled=f) for n, f in sharing.scheduled.items()}
         known = {**sources, **scheduled}

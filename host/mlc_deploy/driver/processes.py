@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from mlc_rpc.closing import Closing
@@ -62,6 +63,11 @@ class Processes(Closing):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+
+
+def processes_of(workers: int | Processes | None) -> AbstractContextManager[Processes]:
+    """Those processes, which stay; or so many, which end with the context."""
+    return nullcontext(workers) if isinstance(workers, Processes) else Processes(workers)
 
 
 def _models() -> Cache | None:

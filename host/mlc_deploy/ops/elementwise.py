@@ -100,7 +100,8 @@ def element_at(tensor: Tensor, index: Sequence[Expr]) -> Expr:
 
 # --------------------------------------------------------------------- functions of some length
 
-MISH_BOUNDS = {"float16": 5}  # above it, and above 20 in other dtypes, mish x is x
+# From these on, mish x rounds to x, in float16 and in others; the square of e^x is finite there.
+HALF_MISH, MISH = 5, 20
 
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
@@ -127,7 +128,7 @@ def _softplus(x: Expr) -> Expr:
 
 def _mish(x: Expr) -> Expr:
     """x tanh(log(1 + e^x)), with one exponential: tanh(log u) = (u^2 - 1) / (u^2 + 1)."""
-    power = te.exp(te.minimum(x, MISH_BOUNDS.get(dtype_of(x.dtype).scalar, 20)))
+    power = te.exp(te.minimum(x, HALF_MISH if dtype_of(x.dtype).bits == 16 else MISH))
     grown = power * (power + 2)
     return x * (grown / (grown + 2))
 

@@ -49,7 +49,8 @@ SIXTY_FOURTH = 6  # bits
 MOST_WHOLE = 1 << 25  # results of integers are less than this
 PIECE = 1024  # filters that are transformed together: their float64, 0.5 MB, stay in a cache
 # Filters in a matrix product: OpenBLAS takes several threads above 2^18 multiplications, and here
-# they wait for each other for longer than they compute.
+# they wait for each other for longer than they compute: ResNet-18's weights took 1.7 s of two cores
+# instead of 0.7 (scripts/bench/compile_peers.py resnet18 shows it in "cached").
 COLUMNS = (1 << 18) // (64 * KERNEL * KERNEL)
 
 

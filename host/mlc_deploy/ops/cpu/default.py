@@ -52,7 +52,9 @@ MANY_VECTORS = 64  # for more, a tail for the vectors left over pays
 MOST_TURNS = 4  # of a loop over parts of vectors that is unrolled
 SHORT = 16  # steps below which a reduction has no vectors of its own
 TASKS = 32  # enough for the threads of any board to share
-FEW_ELEMENTS = 1 << 7  # of a task: dividing its number costs as much as they do
+# Of a task: dividing its number costs as much as they do (tests/frontend/test_onnx_work.py counts
+# depth_to_space).
+FEW_ELEMENTS = 1 << 7
 CHUNK = 1 << 12  # elements of a task, where their number is known only at run time
 
 
