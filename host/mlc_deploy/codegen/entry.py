@@ -4,6 +4,7 @@ for the body."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from llvmlite import ir as ll
 
@@ -22,21 +23,27 @@ def emit_entry(
     symbol: str,
     tuned: Mapping[str, str],
     sizes: Sequence[int] | None = None,
+    left_out: Sequence[str] = (),
 ) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
     word: the integer of pointer width, the type of scalars in the body. tuned: the CPU that the
     kernel is optimised for. sizes: the scalars' values, where the caller does not give them.
+    left_out: names of buffers that the caller does not give; the body gets null for them.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry, tuned)
     args, begin, end = entry.args
     b = ll.IRBuilder(entry.append_basic_block("entry"))
     data = b.load(args, typ=POINTER)
-    values = [
-        b.load(b.gep(data, [I32(n)], source_etype=POINTER), typ=POINTER)
-        for n in range(len(kernel.body.buffers))
-    ]
+    values: list[ll.Value] = []
+    given = count()
+    for buffer in kernel.body.buffers:
+        if buffer.name in left_out:
+            values.append(POINTER(None))
+        else:
+            place = b.gep(data, [I32(next(given))], source_etype=POINTER)
+            values.append(b.load(place, typ=POINTER))
     fields = [b.gep(args, [I32(n * word.width // 8)], source_etype=I8) for n in (1, 2)]
     if sizes is None:
         scalars = b.load(fields[0], typ=POINTER)

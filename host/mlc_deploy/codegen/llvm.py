@@ -45,7 +45,7 @@ from .addresses import Position
 from .entry import emit_entry
 from .expressions import Expressions
 from .saturate import rounds
-from .signature import elements, scalars_of, scratch_layout
+from .signature import elements, left_out_of, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .types import memory_type
 
@@ -87,7 +87,8 @@ class _Emitter(Expressions):
             for number, known in enumerate(self.sizes):
                 sizes = [known[v.name] for v in scalars_of(self.kernel)]
                 name = f"{self.symbol}{number}"
-                emit_entry(body, self.kernel, self.word, name, self.tuned, sizes)
+                left_out = left_out_of(self.kernel, number)
+                emit_entry(body, self.kernel, self.word, name, self.tuned, sizes, left_out)
         else:
             body.attributes.add("alwaysinline")
             emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)

@@ -16,12 +16,12 @@ from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import SIZES, Buffer, Dim, PrimFunc, Var, const, substitute
+from ..ir import SIZES, Buffer, Dim, Var, const, substitute
 from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
 from .merge import KERNEL
-from .signature import bounds_of, most, scalars_of, scratch_layout
+from .signature import bounds_of, left_out_of, most, scalars_of, scratch_layout
 from .tasks import task_loop, tasks
 from .types import forget_constants
 
@@ -48,11 +48,11 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
 
 
 def compile_shared(
-    kernel: Kernel, members: Sequence[PrimFunc], target: Target
+    kernel: Kernel, buffers: Sequence[Sequence[Buffer]], target: Target
 ) -> tuple[KernelObject, ...]:
-    """The kernels that share a function (ir/sizes.py), each with the parameters of its own
-    scheduled function. Raises CodegenError."""
-    described = [_own_signature(kernel, number, own) for number, own in enumerate(members)]
+    """The kernels that share a function (ir/sizes.py, ir/terms.py), each with its own inputs and
+    outputs. Raises CodegenError."""
+    described = [_own_signature(kernel, number, own) for number, own in enumerate(buffers)]
     module = llvm_module("", target)
     emit_kernel(module, kernel, target, KERNEL)
     forget_constants()
@@ -61,18 +61,19 @@ def compile_shared(
     return tuple(KernelObject(whole, said, number) for number, said in enumerate(described))
 
 
-def _own_signature(kernel: Kernel, number: int, own: PrimFunc) -> SignatureMap:
+def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> SignatureMap:
     known = kernel.body.attrs[SIZES][number]
     sizes = {v: const(known[v.name]) for v in scalars_of(kernel)}
     loop = task_loop(kernel)
     turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
-    shared = [p for p in kernel.params if isinstance(p, Buffer)]
+    left_out = left_out_of(kernel, number)
+    shared = [p for p in kernel.body.buffers if p.name not in left_out]
     outputs = tuple(
-        mine.name for mine, p in zip(own.buffers, shared, strict=True) if p.name in kernel.outputs
+        mine.name for mine, p in zip(own, shared, strict=True) if p.name in kernel.outputs
     )
-    alone = replace(kernel, params=own.buffers, outputs=outputs)
+    alone = replace(kernel, params=tuple(own), outputs=outputs)
     return {
-        "params": [_param(alone, p) for p in own.buffers],
+        "params": [_param(alone, p) for p in own],
         "scalars": [],
         "tasks": _extent(dim(turns)),
         "workspace": scratch_layout(kernel)[1],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlc_targets.object_format import ALIGNMENT
 
 from ..arith import expr_bounds, linear
 from ..errors import CodegenError
-from ..ir import MOST, Buffer, Dim, Expr, Var, dtype_of
+from ..ir import LEFT_OUT, MOST, Buffer, Dim, Expr, Var, dtype_of
 from ..lower import WORKSPACE, Kernel
 
 
@@ -48,6 +50,12 @@ def bounds_of(kernel: Kernel) -> tuple[int, ...]:
     """The largest values of the scalars, where the kernel has them."""
     bounds = kernel.body.attrs.get(MOST, {})
     return tuple(bounds[v.name] for v in scalars_of(kernel)) if bounds else ()
+
+
+def left_out_of(kernel: Kernel, number: int) -> tuple[str, ...]:
+    """The names of the buffers that one of the kernels of a shared function does not have."""
+    names: Sequence[tuple[str, ...]] = kernel.body.attrs.get(LEFT_OUT, ())
+    return names[number] if names else ()
 
 
 def scalars_of(kernel: Kernel) -> tuple[Var, ...]:

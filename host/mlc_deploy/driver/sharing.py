@@ -1,8 +1,10 @@
 """Finds kernels of a program that share one function: those that differ only in sizes
-(ir/sizes.py).
+(ir/sizes.py), and pairs of which one adds a tensor that the other does not (ir/terms.py), such as a
+residual.
 
-Candidates have equal texts without their numbers; their scheduled loops decide. The cache keeps the
-answer under the keys of all candidates, so that nothing is scheduled again.
+Candidates have equal texts, without their numbers or without the addition; their scheduled loops
+decide. The cache keeps the answer under the keys of all candidates, so that nothing is scheduled
+again.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import msgpack
 
@@ -20,11 +24,13 @@ from mlc_targets import Target
 from ..codegen import KernelObject, compile_shared
 from ..errors import CodegenError
 from ..graph import Function
-from ..graph.lower import KernelSource, canonical, lower_kernel
+from ..graph.lower import KernelSource, buffers_of, canonical, lower_kernel
 from ..ir import PrimFunc
 from ..ir.sizes import in_common, outline_of
+from ..ir.terms import with_choice
 from ..lower import lower
 from .cache import Cache, user_folder
+from .pairs import Pair, added_by, pairs_of
 
 NUMBER = re.compile(r"\d+")
 FOLDER = "shared"  # of the cache
@@ -51,41 +57,56 @@ def sharing_of(
 ) -> Sharing:
     """Which kernels share a function. key: a kernel's key in the cache. unknown() is called before
     candidates are scheduled, if the cache does not know."""
-    found: list[Names] = []
     scheduled: dict[str, PrimFunc] = {}
-    alike: dict[str, list[str]] = {}
+
+    def loops_of(name: str) -> PrimFunc:
+        if name not in scheduled:
+            scheduled[name] = lower_kernel(sources[name], target)
+        return scheduled[name]
+
+    texts: dict[str, list[str]] = {}
     for name, source in sources.items():
-        alike.setdefault(_numberless(source) or name, []).append(name)
-    candidates = [name for names in alike.values() if len(names) > 1 for name in names]
+        texts.setdefault(_numberless(source) or name, []).append(name)
+    alike = {name for names in texts.values() if len(names) > 1 for name in names}
+    pairs = pairs_of(sources)
+    several = alike.union(*((pair.longer, pair.shorter) for pair in pairs))
+    candidates = [name for name in sources if name in several]
+    groups: dict[int, list[str]] = {}
     if candidates:
         whole = b"".join(key(sources[name]) for name in candidates)
         digest = hashlib.blake2b(whole, digest_size=32).digest()
         numbers = _known(store, digest, len(candidates))
         if numbers is None:
             unknown()
-            scheduled = {name: lower_kernel(sources[name], target) for name in candidates}
-            numbers = _numbers(scheduled.values())
+            numbers = _numbers(candidates, alike, pairs, loops_of)
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))
-        together: dict[int, list[str]] = {}
         for name, number in zip(candidates, numbers, strict=True):
-            together.setdefault(number, []).append(name)
-        found = [tuple(names) for names in together.values()]
-    several = {name: names for names in found for name in names}
-    together_or_alone = dict.fromkeys(several.get(name, (name,)) for name in sources)
-    return Sharing(tuple(together_or_alone), scheduled)
+            groups.setdefault(number, []).append(name)
+    together = {name: tuple(names) for names in groups.values() for name in names}
+    return Sharing(tuple(dict.fromkeys(together.get(n, (n,)) for n in sources)), scheduled)
 
 
 def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[KernelObject, ...]:
     """Compiles kernels that share a function. Raises LowerError, CodegenError."""
-    funcs = [lower_kernel(source, target) for source in sources]
-    outlines = [o for o in map(outline_of, funcs) if o is not None]
-    if len(outlines) < len(funcs) or len({o.digest for o in outlines}) > 1:
+    common: PrimFunc | None = None
+    for longer, other in permutations(sources) if len(sources) == 2 else ():
+        if (number := added_by(longer, other)) is not None:
+            func = lower_kernel(longer, target)
+            adds = [int(source is longer) for source in sources]
+            common = with_choice(func, func.buffers[number], adds)
+            break
+    else:
+        funcs = [lower_kernel(source, target) for source in sources]
+        outlines = [o for o in map(outline_of, funcs) if o is not None]
+        if len(outlines) == len(funcs) and len({o.digest for o in outlines}) == 1:
+            common = in_common(funcs, outlines)
+    if common is None:
         names = ", ".join(source.name for source in sources)
         what = f"the cache says that kernels share a function that do not: {names}"
         raise CodegenError(what, mend=f"remove {user_folder() / FOLDER}")
-    common = in_common(funcs, outlines)
-    return compile_shared(lower(common, target), funcs, target)
+    buffers = [buffers_of(source, target) for source in sources]
+    return compile_shared(lower(common, target), buffers, target)
 
 
 def _numberless(source: KernelSource) -> str:
@@ -102,15 +123,30 @@ def _numberless(source: KernelSource) -> str:
     return ""
 
 
-def _numbers(funcs: Iterable[PrimFunc]) -> list[int]:
-    """A number for each kernel; kernels that share a function have the same."""
-    digests: dict[object, int] = {}
-    found: list[int] = []
-    for func in funcs:
-        outline = outline_of(func)
-        digest: object = func if outline is None else outline.digest
-        found.append(digests.setdefault(digest, len(digests)))
-    return found
+def _numbers(
+    candidates: Sequence[str],
+    alike: Container[str],
+    pairs: Sequence[Pair],
+    loops_of: Callable[[str], PrimFunc],
+) -> list[int]:
+    """A number for each candidate; kernels that share a function have the same. Those that differ
+    only in sizes are among the `alike`. loops_of: schedules a kernel."""
+    numbers: dict[object, int] = {}
+
+    def number(name: str) -> int:
+        outline = outline_of(loops_of(name)) if name in alike else None
+        digest: object = name if outline is None else outline.digest
+        return numbers.setdefault(digest, len(numbers))
+
+    pair_of = {pair.shorter: pair for pair in pairs}
+    found = {name: number(name) for name in candidates if name not in pair_of}
+    members = Counter(found.values())
+    for name, pair in pair_of.items():
+        alone = members[found[pair.longer]] == 1
+        func = loops_of(pair.longer) if alone else None
+        together = func and with_choice(func, func.buffers[pair.number])
+        found[name] = found[pair.longer] if together else number(name)
+    return [found[name] for name in candidates]
 
 
 def _known(store: Cache | None, digest: bytes, count: int) -> list[int] | None:

@@ -150,8 +150,7 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
         sch = Schedule(begun.func)
         source.trace.apply(sch)
         scheduled = sch.func
-    given = zip(scheduled.buffers, source.alignments, strict=False)
-    moved = {b: b.replace(alignment=least) for b, least in given if least < b.alignment}
+    moved = _moved(scheduled, source)
     if moved:
         params = tuple(moved.get(p, p) if isinstance(p, Buffer) else p for p in scheduled.params)
         body = replace_buffers(scheduled.body, moved)
@@ -161,6 +160,21 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
     if _is_short(source.computes):
         attrs = {**attrs, SHORT_FLOATS: True}
     return with_fields(scheduled, name=source.name, attrs=attrs)
+
+
+def buffers_of(source: KernelSource, target: Target) -> tuple[Buffer, ...]:
+    """The inputs and outputs of a kernel, as lower_kernel gives them, without scheduling it."""
+    if source.scheduled is not None:
+        return source.scheduled.buffers
+    func = unscheduled(source, target).func
+    moved = _moved(func, source)
+    return tuple(moved.get(b, b) for b in func.buffers)
+
+
+def _moved(func: PrimFunc, source: KernelSource) -> dict[Buffer, Buffer]:
+    """The buffers whose data are less aligned than by default, as such."""
+    given = zip(func.buffers, source.alignments, strict=False)
+    return {b: b.replace(alignment=least) for b, least in given if least < b.alignment}
 
 
 def _is_short(computes: Function | PrimFunc) -> bool:

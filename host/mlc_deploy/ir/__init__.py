@@ -22,6 +22,7 @@ from .extern import address_of, addressed, call_extern, extern_name, externs_of,
 from .flat import reduced
 from .nodes import (
     IN_PLACE,
+    LEFT_OUT,
     MOST,
     SHORT_FLOATS,
     SIZES,
@@ -111,6 +112,7 @@ __all__ = [
     "Node",
     "Not",
     "IN_PLACE",
+    "LEFT_OUT",
     "MOST",
     "SHORT_FLOATS",
     "SIZES",

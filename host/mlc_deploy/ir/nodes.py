@@ -486,6 +486,10 @@ MOST = "ir.most"
 # parameters, by name (sizes.py).
 SIZES = "ir.sizes"
 
+# An attribute of such a PrimFunc: for each kernel, the names of the buffers that it does not have
+# (terms.py).
+LEFT_OUT = "ir.left_out"
+
 # An attribute of PrimFuncs: the CPU whose scheduling model LLVM uses.
 TUNE_CPU = "llvm.tune_cpu"
 

@@ -38,6 +38,8 @@ def hoist_guards(func: PrimFunc) -> PrimFunc:
     for i in range(n): if c: S   =>   if c: for i in range(n): S
     if c: S; if c and d: T       =>   if c: (S; if d: T)
     if d: if c: S                =>   if d and c: S
+    for i in range(n):                if c: for i in range(n): S
+        if c: S else: T          =>   else: for i in range(n): T
 
     where c reads no buffer, divides only by constants, and does not use the loop's variable. A
     parallel loop stays outermost.
@@ -66,6 +68,10 @@ def _hoisted(m: Any) -> Any:
             if not fixed:
                 return loop
             return _guarded(fixed, with_fields(loop, body=_guarded(_others(parts, fixed), then)))
+        case For(kind=kind, body=If(condition, then, Stmt() as other)) as loop if (
+            kind != "parallel" and _pure(condition) and not uses(condition, loop.var)
+        ):
+            return If(condition, with_fields(loop, body=then), with_fields(loop, body=other))
         case Seq(stmts) if any(isinstance(x, Seq) for x in stmts):
             return _hoisted(seq(stmts))
         case Seq((_, *_) as stmts) if shared := _shared(stmts):

@@ -11,6 +11,7 @@ the form of an instruction (intrinsics/forms.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mlc_targets import Target
 
@@ -49,6 +50,7 @@ class Work:
     weights: int = 0
 
 
+@lru_cache(1024)  # a network has many layers of a shape, and several passes ask for each
 def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
     """The tile of least cost, in instructions and waits for weights; of equal ones the one with
     fewest rows."""
