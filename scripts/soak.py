@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlc_deploy.board.runtime_files import runtime_file  # noqa: E402
-from mlc_deploy.driver.workers import give_back  # noqa: E402
+from mlc_deploy.driver.children import give_back  # noqa: E402
 from mlc_rpc import RemoteModule, RemoteTensor, Session, connect, errors  # noqa: E402
 from mlc_rpc.local import local_machine  # noqa: E402
 from tests.rpc.listener import Listener, descendants  # noqa: E402

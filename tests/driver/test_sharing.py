@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def scaled(size: int, factor: float = 2.0) -> KernelSource:
 def names_of(
     sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
 ) -> list[tuple[str, ...]]:
-    def unknown() -> None:
+    def unknown(alone: Sequence[str]) -> None:
         pass
 
     return list(sharing_of(sources, target, store, lambda source: source.digest, unknown).names)

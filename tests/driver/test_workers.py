@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +33,22 @@ def triple(n):
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell what works")
 
 
+def each(
+    pool: WorkerPool, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """What each task gives, or how its process ended."""
+    futures = [pool.submit(function, *task) for task in tasks]
+    ends = [future.exception() for future in futures]
+    return [
+        end if isinstance(end, WorkerDied) else future.result()
+        for end, future in zip(ends, futures, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_are_in_order(count: int) -> None:
     with WorkerPool(count) as pool:
-        assert pool.each(square, [(n,) for n in range(20)]) == [n * n for n in range(20)]
+        assert each(pool, square, [(n,) for n in range(20)]) == [n * n for n in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +59,7 @@ def test_a_death_costs_its_task_alone(
     function: Callable[[int, int], int], how: str, words: str
 ) -> None:
     with WorkerPool(2) as pool:
-        found = pool.each(function, [(n, 3) for n in range(8)])
+        found = each(pool, function, [(n, 3) for n in range(8)])
     died = found.pop(3)
     assert isinstance(died, WorkerDied)
     assert (died.how, died.words) == (how, words)
@@ -54,13 +68,13 @@ def test_a_death_costs_its_task_alone(
 
 def test_every_task_may_die() -> None:
     with WorkerPool(1) as pool:
-        found = pool.each(abort_at, [(n, n) for n in range(3)])
+        found = each(pool, abort_at, [(n, n) for n in range(3)])
     assert all(isinstance(result, WorkerDied) for result in found)
 
 
 def test_the_first_error_in_the_order_of_tasks_is_raised() -> None:
     with WorkerPool(3) as pool, pytest.raises(LowerError) as caught:
-        pool.each(refuse_from, [(n, 4) for n in range(9)])
+        each(pool, refuse_from, [(n, 4) for n in range(9)])
     error = caught.value
     assert (error.what, error.where, error.mend) == ("task 4", "here", "there")
     assert str(error) == "task 4\n  in:  here\n  try: there"
@@ -68,7 +82,7 @@ def test_the_first_error_in_the_order_of_tasks_is_raised() -> None:
 
 def test_an_error_of_ours_shows_where_it_was_raised() -> None:
     with WorkerPool(1) as pool, pytest.raises(ZeroDivisionError) as caught:
-        pool.each(divide, [(0,)])
+        each(pool, divide, [(0,)])
     (note,) = caught.value.__notes__
     assert note.startswith("in a worker process:\nTraceback") and "return 1 / n" in note
 
@@ -150,19 +164,23 @@ WAITING = """
 import sys
 from mlc_deploy.driver.workers import WorkerPool
 from tests.driver.worker_tasks import wait
-with WorkerPool(2) as pool:
-    pool.each(wait, [(sys.argv[1], float(sys.argv[2]))] * 9)
+with WorkerPool(2, forked=len(sys.argv) > 3) as pool:
+    futures = [pool.submit(wait, sys.argv[1], float(sys.argv[2])) for _ in range(9)]
+    [f.result() for f in futures]
 """
 
 
+@pytest.mark.parametrize("forked", [[], pytest.param(["forked"], marks=linux)])
 @pytest.mark.parametrize(("end", "seconds"), [(signal.SIGINT, "600"), (signal.SIGKILL, "1")])
-def test_no_worker_stays(end: signal.Signals, seconds: str, tmp_path: Path) -> None:
+def test_no_worker_stays(
+    end: signal.Signals, seconds: str, forked: list[str], tmp_path: Path
+) -> None:
     """An interrupt ends them at once. Where there is no one left to do it, they end with their
     task. That the script has no guard for `__main__` is no trouble either."""
     script = tmp_path / "script.py"
     script.write_text(WAITING)
     with subprocess.Popen(
-        [sys.executable, script, tmp_path, seconds],
+        [sys.executable, script, tmp_path, seconds, *forked],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stderr=subprocess.PIPE,
         text=True,
@@ -174,6 +192,41 @@ def test_no_worker_stays(end: signal.Signals, seconds: str, tmp_path: Path) -> N
     assert process.returncode == -end
     assert ("KeyboardInterrupt" in said) == (end == signal.SIGINT)
     assert until(lambda: not any(map(alive, workers)))
+
+
+COPIES = """
+import json
+from mlc_deploy.driver.workers import WorkerDied, WorkerPool
+from tests.driver.worker_tasks import abort_at, square
+with WorkerPool(2, imports="tests.driver.worker_tasks", forked=True) as pool:
+    futures = [pool.submit(abort_at, n, 3) for n in range(8)]
+    found = []
+    for future in futures:
+        try:
+            found.append(future.result())
+        except WorkerDied as died:
+            found.append([died.how, died.words])
+    squares = [pool.submit(square, n).result() for n in range(4)]
+print(json.dumps([found, squares]))
+"""
+
+
+@linux
+def test_copies_answer_and_die_as_others_do(tmp_path: Path) -> None:
+    """The process in the place of one that died is spawned."""
+    script = tmp_path / "script.py"
+    script.write_text(COPIES)
+    found = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert found.stderr == ""
+    died = ["SIGABRT", "LLVM ERROR: Cannot select"]
+    assert json.loads(found.stdout) == [[0, 1, 2, died, 4, 5, 6, 7], [0, 1, 4, 9]]
 
 
 ORPHAN = """

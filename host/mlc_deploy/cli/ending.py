@@ -67,6 +67,12 @@ def signalled() -> bool:
     return _ending is not None and _ending.number is not None
 
 
+def alone() -> bool:
+    """Whether this process runs the command line and nothing else, so that it may be forked: the
+    thread that waits for signals holds no lock."""
+    return _ending is not None and sys.platform == "linux" and threading.active_count() == 2
+
+
 class _Ending:
     """The state of the end: the signal, the temporary folder, the terminal."""
 

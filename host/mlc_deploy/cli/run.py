@@ -36,6 +36,7 @@ from .compiling import (
     warn_of_hidden,
 )
 from .drawn import REPORT_HELP, TRACE_HELP, Drawn
+from .ending import alone
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -221,7 +222,7 @@ def run(**options: Any) -> int:
     place = _place(asked, ready)
     _refuse_unread(asked, place)
     results = folder("--output", asked.output) if asked.output is not None else None
-    workers = click.get_current_context().with_resource(Processes())
+    workers = click.get_current_context().with_resource(Processes(forked=alone()))
     if ready is None and asked.reading.precision != INT8:  # quantizing takes longer than a start
         workers.start_for(path, repr(asked))
     with nullcontext() if ready else progress.stage("read"):

@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -126,15 +127,22 @@ def compile_sources(
     """
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
     with processes_of(workers) as processes:
-        sharing = _sharing(sources, target, processes)
+        making = _Making(form, target, processes)
+
+        def first(alone: Sequence[str]) -> None:
+            processes.for_missing(len(sources))
+            making.begin({name: (sources[name],) for name in alone})
+
+        sharing = _sharing(sources, target, first)
         scheduled = {n: replace(sources[n], scheduled=f) for n, f in sharing.scheduled.items()}
         known = {**sources, **scheduled}
         units = {names[0]: tuple(known[name] for name in names) for names in sharing.names}
+        making.begin(units)
         worked = {
             names[0]: [layer for name in names for layer in layers.get(name, ())]
             for names in sharing.names
         }
-        made, cached = _made(form, units, target, worked, processes, progress)
+        made, cached = making.finish(worked, progress)
     found = {
         name: kernel
         for names in sharing.names
@@ -144,9 +152,12 @@ def compile_sources(
     return CompiledKernels({name: found[name] for name in sources}, count)
 
 
-def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: Processes) -> Sharing:
+def _sharing(
+    sources: Mapping[str, KernelSource], target: Target, first: Callable[[Sequence[str]], None]
+) -> Sharing:
     """Which kernels share a function. If passes are watched, none do, so that each is seen alone.
-    If the cache does not say, the processes start, since kernels are then missing, too."""
+    If the cache does not say, first(names) is called with those that are alone: they need not
+    wait for the answer, and some kernels are probably missing, too."""
     own = {name: source for name, source in sources.items() if _is_own(source)}
     if _is_private() or not option("compile.share"):
         return Sharing([(name,) for name in sources])
@@ -157,7 +168,7 @@ def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: Pro
         target,
         store,
         key=lambda source: _key((source,), target, context),
-        unknown=lambda: processes.for_missing(len(own)),
+        unknown=first,
     )
     others = ((name,) for name in sources if name not in own)
     return replace(found, names=[*found.names, *others])
@@ -169,9 +180,10 @@ def source_texts(
     """The texts of kernels, with the arguments of compile_sources and made the same way; a kernel
     that shares a function appears as it would be alone."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
-    units = {name: (source,) for name, source in sources.items()}
     with Processes() as processes:
-        return _made(form, units, target, layers, processes)[0]
+        making = _Making(form, target, processes)
+        making.begin({name: (source,) for name, source in sources.items()})
+        return making.finish(layers)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,47 +197,54 @@ class _Form(Generic[T]):
     unpack: Callable[[bytes], T | None]
 
 
-def _made(
-    form: _Form[T],
-    units: Mapping[str, Unit],
-    target: Target,
-    layers: Mapping[str, Sequence[str]],
-    processes: Processes,
-    progress: Counted | None = None,
-) -> tuple[dict[str, T], set[str]]:
-    """The product of the form for each unit, by name, and the names that the cache had."""
-    if _is_private():
-        told = _Count(sum(map(len, units.values())), progress)
-        return {n: told.after(form.make(u, target, None), u) for n, u in units.items()}, set()
-    context = _loops_context()
-    store = Cache(user_folder() / form.folder) if option("compile.cache") else None
-    keys = {
-        name: _key(unit, target, context) for name, unit in units.items() if all(map(_is_own, unit))
-    }
-    found: dict[str, T] = {}
-    for name, key in keys.items():
-        entry = store.get(key) if store is not None else None
-        made = form.unpack(entry) if entry is not None else None
-        if made is not None:
-            found[name] = made
-    cached = set(found)
-    missing = [name for name in keys if name not in found]
-    told = _Count(sum(len(unit) for n, unit in units.items() if n not in cached), progress)
-    if missing and (pool := processes.for_missing(len(missing))):
-        tasks = [(units[name], target, context) for name in missing]
-        awaited = iter(missing)
-        results = pool.each(form.make, tasks, lambda: told.more(units[next(awaited)]))
-        for name, result in zip(missing, results, strict=True):
-            if isinstance(result, WorkerDied):
-                raise _ended(name, layers.get(name, ()), result)
-            found[name] = result
-    for name, unit in units.items():
-        if name not in found:
-            found[name] = told.after(form.make(unit, target, None), unit)
-    if store is not None:
-        for name in missing:
-            store.put(keys[name], form.pack(found[name]))
-    return {name: found[name] for name in units}, cached
+class _Making(Generic[T]):
+    """The products of a form for units of kernels: from the cache, by processes, or here."""
+
+    def __init__(self, form: _Form[T], target: Target, processes: Processes) -> None:
+        self._form, self._target, self._processes = form, target, processes
+        self._private, self._context = _is_private(), _loops_context()
+        cached = option("compile.cache") and not self._private
+        self._store = Cache(user_folder() / form.folder) if cached else None
+        self._units: dict[str, Unit] = {}
+        self._keys: dict[str, bytes] = {}
+        self._begun: dict[str, Future[T]] = {}
+        self._found: dict[str, T] = {}
+
+    def begin(self, units: Mapping[str, Unit]) -> None:
+        """Takes on more units, by name: those that are not in the cache go to processes."""
+        units = {name: unit for name, unit in units.items() if name not in self._units}
+        self._units.update(units)
+        own = {n: u for n, u in units.items() if not self._private and all(map(_is_own, u))}
+        for name, unit in own.items():
+            self._keys[name] = _key(unit, self._target, self._context)
+            entry = self._store.get(self._keys[name]) if self._store is not None else None
+            made = self._form.unpack(entry) if entry is not None else None
+            if made is not None:
+                self._found[name] = made
+        missing = [name for name in own if name not in self._found]
+        if missing and (pool := self._processes.for_missing(len(missing))):
+            for name in missing:
+                task = units[name], self._target, self._context
+                self._begun[name] = pool.submit(self._form.make, *task)
+
+    def finish(
+        self, layers: Mapping[str, Sequence[str]], progress: Counted | None = None
+    ) -> tuple[dict[str, T], set[str]]:
+        """The product for each unit, by name, and the names that the cache had."""
+        cached = set(self._found)
+        left = {name: unit for name, unit in self._units.items() if name not in cached}
+        told = _Count(sum(map(len, left.values())), progress)
+        for name, future in self._begun.items():
+            try:
+                self._found[name] = told.after(future.result(), left[name])
+            except WorkerDied as died:
+                raise _ended(name, layers.get(name, ()), died) from None
+        for name, unit in left.items():
+            if name not in self._found:
+                self._found[name] = told.after(self._form.make(unit, self._target, None), unit)
+            if self._store is not None and name in self._keys:
+                self._store.put(self._keys[name], self._form.pack(self._found[name]))
+        return {name: self._found[name] for name in self._units}, cached
 
 
 def packed(kernels: Sequence[KernelObject]) -> bytes:

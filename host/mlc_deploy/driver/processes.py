@@ -21,16 +21,17 @@ IMPORTS = "mlc_deploy.driver.kernels"
 
 class Processes(Closing):
     """Processes that start when kernels are missing in the cache, or before. `most`: how many, by
-    default the PassContext's number, one per core."""
+    default the PassContext's number, one per core. `forked`: as copies of this one (WorkerPool)."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, *, forked: bool = False) -> None:
         self._most = most or option("compile.workers") or cores()
+        self._forked = forked
         self._pool: WorkerPool | None = None
         self._key: bytes | None = None
 
     def start_for(self, file: Path, how: str) -> None:
-        """Starts the processes for a model's file, if its kernels are probably missing: they import
-        the compiler while the model is read. how: the options with which it is compiled."""
+        """Starts the processes for a model's file that is not read yet, if its kernels are probably
+        missing: spawned ones import the compiler meanwhile. how: the options to compile it with."""
         try:
             status = file.stat()
         except OSError:
@@ -40,7 +41,7 @@ class Processes(Closing):
         store = _models()
         missing = store is None or store.get(self._key) is None
         if missing and status.st_size >= LARGE:
-            self._started(self._most)
+            self._started(self._most, self._forked)
 
     def compiled(self) -> None:
         """Notes that the kernels of the file that start_for was told are in the cache now."""
@@ -55,9 +56,9 @@ class Processes(Closing):
             self._started(min(self._most, count))
         return self._pool
 
-    def _started(self, count: int) -> None:
+    def _started(self, count: int, forked: bool = False) -> None:
         if count > 1 and sys.executable:
-            self._pool = WorkerPool(count, imports=IMPORTS)
+            self._pool = WorkerPool(count, imports=IMPORTS, forked=forked)
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -53,10 +53,10 @@ def sharing_of(
     target: Target,
     store: Cache | None,
     key: Callable[[KernelSource], bytes],
-    unknown: Callable[[], object],
+    unknown: Callable[[Sequence[str]], None],
 ) -> Sharing:
-    """Which kernels share a function. key: a kernel's key in the cache. unknown() is called before
-    candidates are scheduled, if the cache does not know."""
+    """Which kernels share a function. key: a kernel's key in the cache. If the cache does not know,
+    unknown(names) is called before candidates are scheduled, with the others."""
     scheduled: dict[str, PrimFunc] = {}
 
     def loops_of(name: str) -> PrimFunc:
@@ -77,7 +77,7 @@ def sharing_of(
         digest = hashlib.blake2b(whole, digest_size=32).digest()
         numbers = _known(store, digest, len(candidates))
         if numbers is None:
-            unknown()
+            unknown([name for name in sources if name not in several])
             numbers = _numbers(candidates, alike, pairs, loops_of)
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))

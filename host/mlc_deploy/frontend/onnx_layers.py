@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
-from .layers.norms import group_norm, lp_norm, squared_deviations
+from .layers.norms import affine, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
-from .layers.shapes import reshape
+from .layers.shapes import expand, reshape, with_axis
 from .layers.windows import (
     Window,
     conv,
@@ -191,11 +191,38 @@ def _instance_norm(n: OnnxNode) -> Any:
     return group_norm(n, x, n.shape()[1], scale, shift, n.attr("epsilon", 1e-5))
 
 
+def _layer_norm(n: OnnxNode) -> Any:
+    """ONNX's own definition subtracts the square of the mean from the mean of squares: few digits
+    of that variance are right where the mean is large."""
+    x, epsilon = n.input(0), n.attr("epsilon", 1e-5)
+    axes = list(range(n.axis(-1), len(shape_of(x))))
+    y = affine(n, n.emit("layer_norm", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
+    if not any(n.outputs[1:]):
+        return y
+    wide = n.cast(x, "float32")  # as `stash_type` says, whose default is the only one
+    mean, squares = squared_deviations(n, wide, axes)
+    variance = n.emit("mean", squares, axes=axes, keepdims=True)
+    deviation = n.emit("sqrt", n.emit("add", variance, n.constant(epsilon, "float32")))
+    return [y, mean, n.emit("reciprocal", deviation)]
+
+
+def _group_norm(n: OnnxNode) -> Any:
+    x, groups, (channels,) = n.input(0), n.attr("num_groups"), n.shape()[1:2]
+    scale, shift = n.input(1), n.input(2)
+    if n.opset < 21:  # an element per group
+        scale, shift = (
+            reshape(n, expand(n, with_axis(n, v, 1), (groups, channels // groups)), (channels,))
+            for v in (scale, shift)
+        )
+    return group_norm(n, x, groups, scale, shift, n.attr("epsilon", 1e-5))
+
+
 LAYERS: dict[str, Converter] = {
     "AveragePool": _pool, "BatchNormalization": _batch_norm, "Col2Im": _col2im, "Conv": _conv,
     "ConvTranspose": _conv_transpose, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
     "GlobalLpPool": _global_pool, "GlobalMaxPool": _global_pool,
-    "InstanceNormalization": _instance_norm, "LpNormalization": _lp_normalization, "LpPool": _pool,
+    "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
+    "LayerNormalization": _layer_norm, "LpNormalization": _lp_normalization, "LpPool": _pool,
     "MaxPool": _pool, "MaxUnpool": _max_unpool,
     "Det": lambda n: determinant(n, n.input(0)),
     "MatMul": lambda n: matmul(n, n.input(0), n.input(1)),

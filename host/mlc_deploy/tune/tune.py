@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import islice
 from math import inf, isfinite
 
-from ..driver.workers import give_back
+from ..driver.children import give_back
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from ..tuned import Database, Measured, Objective, Record, applicable
