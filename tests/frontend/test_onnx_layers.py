@@ -281,3 +281,33 @@ def test_weights_of_qdq_stay_integers() -> None:
     assert [b.call.op for b in function.bindings] == ["dequantize"]  # type: ignore[union-attr]
     (y,) = evaluate(function, {}).values()
     np.testing.assert_array_equal(y, (q.astype(np.float32) - 1) / 2)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_layer_normalization_of_numbers_far_from_0(axis: int) -> None:
+    """Squares of such numbers have no digits left for their variance."""
+    x = floats(Random(1), 3, 4, 16) / 8 + 100
+    scale, shift = (floats(Random(seed), *x.shape[axis:]) for seed in (2, 3))
+    inputs, outputs = {"x": x, "scale": scale, "shift": shift}, ("y", "mean", "inverse")
+    found = evaluate(
+        from_onnx(one_node("LayerNormalization", inputs, 20, outputs, axis=axis)), inputs
+    )
+    wide, axes = x.astype(np.float64), tuple(range(axis % 3, 3))
+    mean, variance = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
+    inverse = 1 / np.sqrt(variance + 1e-5)
+    wanted = {"y": (wide - mean) * inverse * scale + shift, "mean": mean, "inverse": inverse}
+    for name, right in wanted.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], right, rtol=1e-3, atol=1e-3)
+
+
+def test_group_normalization_scales_each_channel() -> None:
+    scale, shift = (floats(Random(seed), 6) for seed in (2, 3))
+    inputs = {"x": floats(Random(1), 2, 6, 5, 5) + 100, "scale": scale, "shift": shift}
+    model = one_node("GroupNormalization", inputs, 21, num_groups=2)
+    found = evaluate(from_onnx(model), inputs)["y"]
+    grouped = inputs["x"].reshape(2, 2, -1).astype(np.float64)
+    centred = grouped - grouped.mean(2, keepdims=True)
+    own = (centred / np.sqrt(grouped.var(2, keepdims=True) + 1e-5)).reshape(2, 6, 5, 5)
+    right = own * scale[:, None, None] + shift[:, None, None]
+    np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-3)

@@ -47,6 +47,16 @@ for i8 in range(8):
     if i8 > 0:
         if 12 % i8 < 2:
             B[i8] = A[i8]
+for i9, j9 in T.grid(8, 8):
+    if i9 > 4:
+        B[j9 + 8] = A[j9]
+    else:
+        B[j9 + 16] = A[i9]
+for i10 in range(8):
+    if A[0] > 0.0:
+        B[i10 + 24] = A[i10]
+    else:
+        B[i10 + 32] = A[i10]
 """
 
 

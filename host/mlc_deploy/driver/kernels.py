@@ -37,7 +37,7 @@ from ..graph import Function, GraphProgram
 from ..graph.definition import Definition
 from ..graph.lower import KernelSource, lower_kernel
 from ..graph.nodes import AnyCall, Call, CallTIR
-from ..ir import Buffer, PrimFunc, walk
+from ..ir import Buffer, PrimFunc, statements, walk
 from ..lower import LLVM_STEPS, STEPS, Kernel, lower
 from ..ops import OWN_IMPLEMENTATIONS, OWN_INTRINS, OWN_OPERATORS
 from ..ops.strategy import implementations
@@ -137,7 +137,9 @@ def compile_sources(
         scheduled = {n: replace(sources[n], scheduled=f) for n, f in sharing.scheduled.items()}
         known = {**sources, **scheduled}
         units = {names[0]: tuple(known[name] for name in names) for names in sharing.names}
-        making.begin(units)
+        making.begin(
+            dict(sorted(units.items(), key=lambda item: _statements(item[1]), reverse=True))
+        )
         worked = {
             names[0]: [layer for name in names for layer in layers.get(name, ())]
             for names in sharing.names
@@ -150,6 +152,13 @@ def compile_sources(
     }
     count = sum(len(units[name]) for name in cached)
     return CompiledKernels({name: found[name] for name in sources}, count)
+
+
+def _statements(unit: Unit) -> int:
+    """How many statements a unit has, where that is known. Those with more take longer to compile:
+    they begin first, so that all processes end at about one time."""
+    known = (source.scheduled for source in unit)
+    return max((sum(1 for _ in statements(f.body)) for f in known if f is not None), default=0)
 
 
 def _sharing(

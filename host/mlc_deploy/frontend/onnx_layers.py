@@ -11,7 +11,7 @@ import numpy as np
 from ..graph.nodes import Value
 from .layers.norms import affine, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
-from .layers.shapes import expand, reshape, with_axis
+from .layers.shapes import reshape
 from .layers.windows import (
     Window,
     conv,
@@ -207,14 +207,8 @@ def _layer_norm(n: OnnxNode) -> Any:
 
 
 def _group_norm(n: OnnxNode) -> Any:
-    x, groups, (channels,) = n.input(0), n.attr("num_groups"), n.shape()[1:2]
-    scale, shift = n.input(1), n.input(2)
-    if n.opset < 21:  # an element per group
-        scale, shift = (
-            reshape(n, expand(n, with_axis(n, v, 1), (groups, channels // groups)), (channels,))
-            for v in (scale, shift)
-        )
-    return group_norm(n, x, groups, scale, shift, n.attr("epsilon", 1e-5))
+    x, scale, shift = (n.input(k) for k in range(3))
+    return group_norm(n, x, n.attr("num_groups"), scale, shift, n.attr("epsilon", 1e-5))
 
 
 LAYERS: dict[str, Converter] = {

@@ -27,8 +27,10 @@ def with_choice(func: PrimFunc, term: Buffer, adds: Sequence[int] = (1, 0)) -> P
     @once
     def without(n: Any) -> Any:
         match n:
-            case Binary("+", a, Load(buffer)) | Binary("+", Load(buffer), a) if buffer is term:
-                return without(a)
+            case Binary("+", kept, Load(buffer)) if buffer is term:
+                return without(kept)
+            case Binary("+", Load(buffer), kept) if buffer is term:
+                return without(kept)
         return rebuild(n, without)
 
     def chosen(n: Any) -> Any:
