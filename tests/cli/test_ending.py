@@ -3,6 +3,7 @@ number, no traceback, no process and no temporary file."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_process import PATIENCE, CommandProcess, until
+from tests.driver.test_processes import large
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 
@@ -263,3 +265,19 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
+    """As some that start programs close them: no file of ours takes their place. The model is large
+    enough for processes that compile it, which are copies."""
+    program = "from mlc_deploy.cli import main; main()"
+    options = ["--target", "aarch64", "--board", "none", "--json", str(tmp_path / "record.json")]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program,
+         str(large(tmp_path)), *options],
+        env={**os.environ, "MLC_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "record.json").read_text())["target"].startswith("llvm")

@@ -14,6 +14,7 @@ A command imports the compiler when it runs: signals are set up first, and `--he
 """
 
 import os
+import sys
 
 __all__ = ["main"]
 
@@ -28,6 +29,7 @@ def main() -> None:
         from .signals import catch_signals
 
         catch_signals()
+        _open_streams()
     except KeyboardInterrupt:
         os.write(2, b"error: interrupted\n")
         os._exit(130)
@@ -38,3 +40,15 @@ def main() -> None:
     from .main import main as run
 
     end_with(run)
+
+
+def _open_streams() -> None:
+    """Whoever starts this process may have closed a standard stream: Python then has None for it,
+    and the next file would get its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            setattr(sys, name, open(number, mode, closefd=False))
