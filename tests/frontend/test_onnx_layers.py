@@ -311,3 +311,12 @@ def test_group_normalization_scales_each_channel() -> None:
     own = (centred / np.sqrt(grouped.var(2, keepdims=True) + 1e-5)).reshape(2, 6, 5, 5)
     right = own * scale[:, None, None] + shift[:, None, None]
     np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-3)
+
+
+def test_mean_variance_normalization_of_numbers_far_from_0() -> None:
+    x = floats(Random(1), 2, 6, 5, 5) + 100
+    model = one_node("MeanVarianceNormalization", {"x": x}, 21, axes=[2, 3])
+    wide = x.astype(np.float64)
+    right = (wide - wide.mean((2, 3), keepdims=True)) / wide.std((2, 3), keepdims=True)
+    found = evaluate(from_onnx(model), {"x": x})["y"]
+    np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-3)

@@ -192,8 +192,6 @@ def _instance_norm(n: OnnxNode) -> Any:
 
 
 def _layer_norm(n: OnnxNode) -> Any:
-    """ONNX's own definition subtracts the square of the mean from the mean of squares: few digits
-    of that variance are right where the mean is large."""
     x, epsilon = n.input(0), n.attr("epsilon", 1e-5)
     axes = list(range(n.axis(-1), len(shape_of(x))))
     y = affine(n, n.emit("layer_norm", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
@@ -206,18 +204,28 @@ def _layer_norm(n: OnnxNode) -> Any:
     return [y, mean, n.emit("reciprocal", deviation)]
 
 
+def _mean_variance_norm(n: OnnxNode) -> Any:
+    x, axes = n.input(0), n.attr("axes", [0, 2, 3])
+    mean, squares = squared_deviations(n, x, axes)
+    deviation = n.emit("sqrt", n.emit("mean", squares, axes=axes, keepdims=True))
+    least = n.constant(1e-9, x.type.dtype)  # as ONNX's definition has it
+    return n.emit("divide", n.emit("subtract", x, mean), n.emit("add", deviation, least))
+
+
 def _group_norm(n: OnnxNode) -> Any:
     x, scale, shift = (n.input(k) for k in range(3))
     return group_norm(n, x, n.attr("num_groups"), scale, shift, n.attr("epsilon", 1e-5))
 
 
+# ONNX's own definitions of some norms subtract the square of the mean from the mean of squares. Few
+# digits of such a variance are right where the mean is large.
 LAYERS: dict[str, Converter] = {
     "AveragePool": _pool, "BatchNormalization": _batch_norm, "Col2Im": _col2im, "Conv": _conv,
     "ConvTranspose": _conv_transpose, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
     "GlobalLpPool": _global_pool, "GlobalMaxPool": _global_pool,
     "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
     "LayerNormalization": _layer_norm, "LpNormalization": _lp_normalization, "LpPool": _pool,
-    "MaxPool": _pool, "MaxUnpool": _max_unpool,
+    "MaxPool": _pool, "MaxUnpool": _max_unpool, "MeanVarianceNormalization": _mean_variance_norm,
     "Det": lambda n: determinant(n, n.input(0)),
     "MatMul": lambda n: matmul(n, n.input(0), n.input(1)),
 }  # fmt: skip
