@@ -1,4 +1,4 @@
-"""What it gains that kernels which differ in sizes alone share one function, and what it costs.
+"""What it gains that kernels share functions (driver/sharing.py), and what it costs.
 
     python scripts/bench/shared_kernels.py [MODEL ...] [--target aarch64 ...] [--no-run]
 
