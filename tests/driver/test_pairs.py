@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +104,39 @@ def test_layers_without_a_partner() -> None:
         "relu", bb.emit("add", x, bb.emit("max_pool", x, kernel=(3, 3), ceil_mode=False, **WINDOW))
     )
     assert pairs_of(sources_of(bb.finish([plain, y], ["a", "b"]), Target("aarch64"))) == []
+
+
+def several(sizes: Mapping[int, Sequence[int]]) -> Function:
+    """Layers of one input, by their output channels: each adds so many tensors."""
+    draw = np.random.default_rng(0)
+    bb = BlockBuilder()
+    x: Any = bb.param("x", (1, CHANNELS, 12, 12))
+    results: list[Any] = []
+    terms = {n: [bb.param(f"t{n}{k}", (1, n, 12, 12)) for k in range(2)] for n in sizes}
+    for channels, counts in sizes.items():
+        for count in counts:
+            weight = draw.standard_normal((channels, CHANNELS, 1, 1)).astype(np.float32)
+            value = bb.emit("conv2d", x, weight, groups=1, **WINDOW | {"pads": (0,) * 4})
+            for term in terms[channels][:count]:
+                value = bb.emit("add", value, term)
+            results.append(bb.emit("relu", value))
+    return bb.finish(results, [f"y{n}" for n in range(len(results))])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{64: (0, 1), 96: (1, 2), 128: (2,)}, {64: (0, 1, 2), 96: (0, 1, 2)}, {64: (2, 1), 96: (0,)}],
+)
+def test_among_layers_of_other_sizes(sizes: Mapping[int, Sequence[int]]) -> None:
+    graph = several(sizes)
+    models: list[CompiledModel] = []
+    for share in (False, True):
+        with mlc.PassContext(config={"compile.share": share, "compile.cache": False}):
+            models.append(mlc.compile(graph, "host", workers=1))
+    alone, together = models
+    assert any(o.number is not None for o in (together.library.compiled or {}).values())
+    inputs = every_input(alone, {})
+    with mlc.connect("local://") as board:
+        right, found = (board.load(model).run(inputs) for model in models)
+    for name, expected in right.items():
+        np.testing.assert_array_equal(found[name], expected)

@@ -133,19 +133,22 @@ def _numbers(
     only in sizes are among the `alike`. loops_of: schedules a kernel."""
     numbers: dict[object, int] = {}
 
-    def number(name: str) -> int:
+    def number_of(key: object) -> int:
+        return numbers.setdefault(key, len(numbers))
+
+    def own(name: str) -> int:
         outline = outline_of(loops_of(name)) if name in alike else None
-        digest: object = name if outline is None else outline.digest
-        return numbers.setdefault(digest, len(numbers))
+        return number_of(name if outline is None else outline.digest)
 
     pair_of = {pair.shorter: pair for pair in pairs}
-    found = {name: number(name) for name in candidates if name not in pair_of}
+    found = {name: own(name) for name in candidates if name not in pair_of}
     members = Counter(found.values())
     for name, pair in pair_of.items():
-        alone = members[found[pair.longer]] == 1
-        func = loops_of(pair.longer) if alone else None
-        together = func and with_choice(func, func.buffers[pair.number])
-        found[name] = found[pair.longer] if together else number(name)
+        func = loops_of(pair.longer) if members[found[pair.longer]] == 1 else None
+        if func is not None and with_choice(func, func.buffers[pair.number]) is not None:
+            found[name] = found[pair.longer] = number_of(pair)
+        else:
+            found[name] = own(name)
     return [found[name] for name in candidates]
 
 
