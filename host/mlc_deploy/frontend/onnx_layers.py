@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
+from .extents import product
 from .layers.norms import affine, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
 from .layers.shapes import reshape
@@ -192,11 +193,17 @@ def _instance_norm(n: OnnxNode) -> Any:
 
 
 def _layer_norm(n: OnnxNode) -> Any:
-    x, epsilon = n.input(0), n.attr("epsilon", 1e-5)
-    axes = list(range(n.axis(-1), len(shape_of(x))))
-    y = affine(n, n.emit("layer_norm", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
+    x, epsilon, axis = n.input(0), n.attr("epsilon", 1e-5), n.axis(-1)
+    shape = shape_of(x)
+    flat = reshape(
+        n, x, (product(shape[:axis]), product(shape[axis:]))
+    )  # as a dense layer takes it
+    own = (v and reshape(n, v, (1, product(shape_of(v)))) for v in (n.input(1), n.optional(2)))
+    y = affine(n, n.emit("layer_norm", flat, axes=[1], epsilon=epsilon), *own)
+    y = reshape(n, y, shape)
     if not any(n.outputs[1:]):
         return y
+    axes = list(range(axis, len(shape)))
     wide = n.cast(x, "float32")  # as `stash_type` says, whose default is the only one
     mean, squares = squared_deviations(n, wide, axes)
     variance = n.emit("mean", squares, axes=axes, keepdims=True)

@@ -17,7 +17,7 @@ from ..extents import larger, product, rest, simplified, smaller
 from ..node import Node, limited, shape_of
 
 
-def reshape(n: Node, x: Value, shape: Sequence[int]) -> Value:
+def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     return x if shape_of(x) == tuple(shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
