@@ -207,7 +207,7 @@ SOURCES = [
 # Calls that can run what they read, and the files that may have them: of text that was checked or
 # made here, and of messages between a process and its own children.
 ALLOWED = {
-    "pickle.load": {"workers.py"},
+    "pickle.load": {"children.py", "workers.py"},
     "pickle.loads": {"client.py", "work.py"},  # of a farm, whose members trust each other
     "eval": {"layout.py", "interp.py"},
     "exec": {"data.py", "interp.py", "options.py"},

@@ -49,7 +49,9 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What bounds a process and its tasks, as `serve` takes it; 0 for no bound."""
+    """How a process serves. seconds: CPU time for a task. memory: bytes of address space for the
+    process. Both are unlimited if 0. niceness: as `nice` has it. imports: a module that tasks need,
+    or ""."""
 
     seconds: float
     memory: int
@@ -153,11 +155,8 @@ def _as_copy(streams: tuple[int, int, int], how: How) -> None:
 
 
 def serve(memory: int, niceness: int, seconds: float, imports: str) -> None:
-    """A child's main loop. It ends with stdin, so also when the parent ends.
-
-    memory: bytes of address space that the worker may have. seconds: CPU time for a task. Both are
-    unlimited if 0. niceness: as `nice` has it. imports: a module that tasks need, or "".
-    """
+    """A child's main loop. It ends with stdin, so also when the parent ends. `How` says what the
+    arguments are."""
     if memory:
         _limit(memory)
     if niceness:
