@@ -46,7 +46,7 @@ MEMORY: Mapping[str, float] = {"small": 1.1, "balanced": 1.5, "fast": math.inf}
 
 OPTIONS: Mapping[str, Any] = {  # option -> default
     "compile.cache": True,  # kernels compiled before come from the user's cache
-    "compile.share": True,  # kernels that differ only in sizes share one function
+    "compile.share": True,  # kernels that differ in sizes, or in an addition, share one function
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as with MLC_DUMP
