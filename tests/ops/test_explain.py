@@ -32,7 +32,7 @@ def conv(channels: int, filters: int, kernel: int, stride: int = 1, groups: int 
     ("layer", "first"),
     [
         (conv(64, 64, 3), "winograd_blocks"),
-        (conv(64, 64, 3, stride=2), "conv2d_blocks"),
+        (conv(64, 64, 3, stride=2), "conv2d_strided"),
         (conv(64, 64, 1), "conv2d_blocks"),
         (conv(3, 32, 3, stride=2), "conv2d_blocks"),
         (conv(64, 64, 3, groups=64), "conv2d_depthwise_blocks"),

@@ -110,6 +110,79 @@ class ConvShape:
         return self.channels // self.groups
 
 
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """A copy of the data of a convolution with strides, where neighbouring results read
+    neighbouring elements: element e of phase p in a row is the row's element e * stride + p, and
+    zeros lie around. Rows are the data's. Where a kernel is one element high or wide, only the rows
+    or elements that it reads are copied."""
+
+    conv: ConvShape
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, phases and elements of a phase, of a channel."""
+        (kh, kw), (height, width) = self.conv.kernel, self.conv.out_size
+        stride, reach = self.conv.strides[1], (kw - 1) * self.conv.dilations[1]
+        rows, phases = self.conv.size[0] if kh > 1 else height, stride if kw > 1 else 1
+        return rows, phases, width + (self._first + reach) // stride
+
+    @property
+    def _before(self) -> int:
+        """Elements of each phase before the row's own."""
+        return -(-self.conv.pads[1] // self.conv.strides[1])
+
+    @property
+    def _left(self) -> int:
+        """Elements before the row, of all phases."""
+        whole = self._before * self.conv.strides[1]
+        return whole if self.conv.kernel[1] > 1 else self.conv.pads[1]
+
+    @property
+    def _first(self) -> int:
+        """Where the first window begins, among the elements of all phases."""
+        return self._left - self.conv.pads[1]
+
+    def of(self, x: Tensor) -> Tensor:
+        """The copy [N, C, rows, phases, elements, ...] of data [N, C, H, W, ...]."""
+        (height, width), stride, rest = self.conv.size, self.conv.strides[1], x.shape[4:]
+        rows, phases, elements = self.shape
+        step, above = (
+            (1, 0) if self.conv.kernel[0] > 1 else (self.conv.strides[0], self.conv.pads[0])
+        )
+        below = (rows - 1) * step - above >= height
+        right = (elements - 1) * stride + phases - 1 - self._left >= width
+
+        def element(b: Expr, c: Expr, y: Expr, p: Expr, e: Expr, *lane: Expr) -> Expr:
+            row, column = y * step - above, e * stride + p - self._left
+            inside = [row >= 0] if above else []
+            inside += [row < height] if below else []
+            inside += [e >= self._before] if self._before else []
+            inside += [column < width] if right else []
+            value = x[(b, c, row, column, *lane)]
+            return te.if_then_else(te.all_of(*inside), value, 0) if inside else value
+
+        shape = (*x.shape[:2], rows, phases, elements, *rest)
+        copy: Tensor = te.compute(shape, element, name="phases")
+        return copy
+
+    def tap(self, at: Sequence[Expr], kernel: Sequence[te.IterVar]) -> tuple[list[Expr], Expr]:
+        """The index [row, phase, element] that a tap of the window at `at` reads, and whether it
+        lies inside the data."""
+        (y, q), (ky, kx), conv = at, kernel, self.conv
+        inside: list[Expr] = []
+        if (high := conv.kernel[0]) > 1:
+            (down, by), above = (conv.strides[0], conv.dilations[0]), conv.pads[0]
+            y = y * down + ky.var * by - above
+            last = (conv.out_size[0] - 1) * down + (high - 1) * by - above
+            inside += [y >= 0] if above else []
+            inside += [y < conv.size[0]] if last >= conv.size[0] else []
+        if conv.kernel[1] == 1:
+            return [y, const(0), q], te.all_of(*inside)
+        tap, stride = kx.var * conv.dilations[1] + self._first, conv.strides[1]
+        return [y, tap % stride, q + tap // stride], te.all_of(*inside)
+
+
 def in_border(
     x: Tensor, window: Window, kernel: Sequence[int], rows: Sequence[Any], value: float
 ) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from ..errors import ScheduleError
-from ..ir import Const, For, Stmt, Var, children
+from ..ir import Const, For, Stmt, Var, children, walk
 from ..lower.annotations import TOGETHER
 from ..passes.context import option
 from ..schedule import Schedule
@@ -326,6 +326,17 @@ def loops_inside(sch: Schedule, block: str, around: str) -> list[str]:
     """A block's loops inside loop `around`."""
     loops: list[str] = list(sch.get_loops(block))
     return loops[loops.index(around) + 1 :]
+
+
+def computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> list[str]:
+    """The loops for iterations of a block that is computed at loop `at`; a loop of one turn where
+    there is none."""
+    found: list[str] = []
+    for number in iters:
+        used = set(walk(sch.block(name).iters[number].binding))
+        own = (n for n in loops_inside(sch, name, at) if sch.loop(n).var in used)
+        found.append(next(own, None) or sch.add_unit_loop(name))
+    return found
 
 
 def own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:

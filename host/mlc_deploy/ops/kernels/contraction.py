@@ -26,6 +26,10 @@ from .intrinsics.microkernels import Microkernel
 # resnet50).
 NEAR = 256 << 10
 FAR = 4  # loads of the data that take as long as a load of weights beyond NEAR, as seen there
+ENOUGH = 320  # multiply-accumulates in a turn of the reduction: more save less than 0.5 % of it
+# Of the least cost; kernels that share a function may cost as much more, for less to compile
+# (scripts/bench/shared_kernels.py).
+NEARLY = 1.005
 AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
@@ -41,25 +45,33 @@ class Tile:
 class Work:
     """What is cut into tiles: neighbouring rows, and blocks of columns. taps: neighbours of a row
     that a turn of the reduction reads. spare: registers to leave free. weights: bytes of weights of
-    a block of columns."""
+    a block of columns. unrolled: most turns of the reduction that are unrolled into one. apart:
+    whether neighbouring rows are not neighbours in memory, and each is a load of its own."""
 
     rows: int
     blocks: int
     taps: int = 1
     spare: int = 0
     weights: int = 0
+    unrolled: int = 1
+    apart: bool = False
 
 
 @lru_cache(1024)  # a network has many layers of a shape, and several passes ask for each
 def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
-    """The tile of least cost, in instructions and waits for weights; of equal ones the one with
-    fewest rows."""
+    """The tile of least cost, in instructions and waits for weights. Of those that cost up to
+    NEARLY as much it is one that leaves no rest, whose code would be compiled, too; of equal ones
+    the one with fewest rows."""
     most = target.vector_registers
     rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
     tiles = (Tile(n, m) for n in rows for m in _divisors(kernel, work))
     fit = (t for t in tiles if _registers(kernel, t, work) <= most)
     time = {t: cost(kernel, t, work) + _waits(kernel, t, work) for t in fit}
-    key = {t: (round(time[t], 6), t.rows, t.blocks) for t in time}
+    allowed = NEARLY * min(time.values(), default=0)
+    key = {
+        t: (each > allowed or work.rows % t.rows > 0, round(each, 6), t.rows, t.blocks)
+        for t, each in time.items()
+    }
     return min(key, key=lambda t: key[t], default=Tile(kernel.rows, 1))
 
 
@@ -99,20 +111,27 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
     rows, count = -(-tile.rows // kernel.rows) * kernel.rows, kernel.instructions
     blocks, taps = tile.blocks, work.taps
     if taps == 1 and kernel.registers_loaded:
-        return count.each * rows * blocks + _loads(kernel, rows, blocks) + count.once
+        sums = count.each * rows * blocks
+        together = turns_together(sums, work.unrolled)
+        return sums + _loads(kernel, rows, blocks, work.apart) + count.once / together
     shares = kernel.form == "lanes" and not kernel.by_number
     loaded = rows + taps - 1 if shares else rows * taps
     return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
 
 
-def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
+def turns_together(sums: float, most: int) -> int:
+    """How many turns of so many multiply-accumulates are unrolled into one."""
+    return min(most, -(-ENOUGH // int(sums)))
+
+
+def _loads(kernel: Microkernel, rows: int, blocks: int, apart: bool) -> int:
     """Instructions that load the operands of a turn. One instruction loads up to AT_ONCE vectors of
     the data, which are in registers together, or as many vectors of weights as there are registers
     for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
     free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
     fit = (n for n in range(AT_ONCE, 2, -1) if _held(n, blocks) <= free)
-    return data * -(-rows // AT_ONCE) - (-weights // next(fit, 2))
+    return data * (rows if apart else -(-rows // AT_ONCE)) - (-weights // next(fit, 2))
 
 
 def _held(together: int, blocks: int) -> int:

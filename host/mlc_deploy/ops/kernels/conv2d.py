@@ -13,7 +13,7 @@ loaded, and padding takes a copy. Weights that are data are packed in each run, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -32,7 +32,7 @@ from ..quantize import product, sums_alike
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
-from .contraction import Contraction, Tile, Work, best_tile, cost, prefetch_weights
+from .contraction import Contraction, Tile, Work, best_tile, cost, prefetch_weights, turns_together
 from .intrinsics.microkernels import Microkernel, of_floats
 
 BLOCKED = ("float32", "float16")
@@ -41,7 +41,6 @@ FEW_PIXELS = 16  # below which packing weights in each run is not worthwhile
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 MOST_ROW_TAPS = 32  # taps of a kernel's row to unroll: at a row's ends each has its own guard
 SHORT_TURNS = 8  # most turns that are unrolled into one, where the kernel is one pixel wide
-ENOUGH_OF_SHORT = 320  # multiply-accumulates in such a turn: more save less than 0.5 % of it
 SPARE_APART = 4  # registers to leave free, where float16 taps share no data: as counted
 STEPS = 4  # unrolled steps of the reduction over channels of planes
 FILLED = "filters"  # the stage that packs weights
@@ -49,6 +48,9 @@ TURNED = 8  # most elements of a vector that is transposed in registers (lower/m
 # Instructions for an element of a result, beside its sum, where vectors are longer: `mlc-deploy
 # --emit asm` shows at least so many for 24 to 144 channels with a bias and ReLU (AVX-512, LLVM 22).
 ALONE = 3
+
+
+Tap = Callable[[Sequence[Expr], Sequence[te.IterVar]], tuple[list[Expr], Expr]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,11 @@ class ConvBlocks(Convolution):
         """Whether the channels of a tap, in `depth` blocks, fill a part of a sum, or several."""
         return self.apart and depth * self.kernel.lanes >= PART
 
+    def part(self, depth: int) -> int:
+        """Of how many of `depth` blocks of channels a part of a sum is."""
+        long = None if self.fills_parts(depth) else 2
+        return part_sizes(self.kept, (*self.conv.kernel, depth, self.kernel.lanes), long)[2]
+
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, O/c, H, W, c]; the tile's pixels are one dimension where rows do not matter."""
         x, w = inputs
@@ -104,27 +111,20 @@ class ConvBlocks(Convolution):
         elif self.apart:
             over = (ky, kx, c, lane)
 
-        window = conv.inner if self.copied else conv.window
+        data, tap, rows = self.read(x)
 
         def element(b: Expr, f: Expr, *of: Expr) -> Reduce:
             *pixel, l = of  # noqa: E741
-            if conv.flat:
-                (p,), inside = pixel, te.all_of()
-                y, q = p // width, p % width
-            else:
-                (y, q), inside = window.tap(pixel, (ky, kx), conv.size)
+            place, inside = tap(pixel, (ky, kx))
             weight, column = (f // vectors, ky, c, kx), f % vectors * lanes + l
             if self.planes:
-                term = product(x[b, c, y, q], w[(*weight, column)], self.kept)
+                term = product(data[(b, c, *place)], w[(*weight, column)], self.kept)
             else:
                 of_group = f // self.work.blocks * depth + c if conv.groups > 1 else c
-                term = product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], self.kept)
+                value = data[(b, of_group, *place, lane)]
+                term = product(value, w[(*weight, lane, column)], self.kept)
             return te.sum(term, over, where=inside)
 
-        rows = (conv.out_size[0] * width,) if conv.flat else conv.out_size
-        if self.copied:
-            rows = conv.out_size[0], whole_tiles(conv.out_size[1], self.tile.rows)
-            x = in_border(x, conv.window, conv.kernel, rows, 0)
         long = None if self.fills_parts(int(depth)) else c  # type: ignore[arg-type]
         tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, long, "conv2d_tile")
 
@@ -135,10 +135,23 @@ class ConvBlocks(Convolution):
         shape = (conv.batch, out_blocks, *conv.out_size, lanes)
         return [te.compute(shape, result, name="conv2d")]
 
+    def read(self, x: Tensor) -> tuple[Tensor, Tap, tuple[Any, ...]]:
+        """Data as taps read them; the index that a tap of a pixel reads, and whether it is inside
+        the data; and the pixels' extents."""
+        conv, (height, width) = self.conv, self.conv.out_size
+        if self.copied:
+            rows = height, whole_tiles(width, self.tile.rows)
+            copy = in_border(x, conv.window, conv.kernel, rows, 0)
+            return copy, lambda at, kernel: conv.inner.tap(at, kernel, conv.size), rows
+        if conv.flat:
+            pixels = (height * width,)
+            return x, lambda at, _: ([at[0] // width, at[0] % width], te.all_of()), pixels
+        return x, lambda at, kernel: conv.window.tap(at, kernel, conv.size), (height, width)
+
     def steps(self, depth: int) -> int:
         """About how many steps of the reduction are unrolled into a turn. depth: turns over
         channels."""
-        (kh, kw), taps = self.conv.kernel, self.work.taps
+        kw, taps = self.conv.kernel[1], self.work.taps
         together = 1 if self.planes else self.kernel.lanes
         row_taps, steps = min(kw, MOST_ROW_TAPS), taps * together
         if taps > MOST_ROW_TAPS:
@@ -146,10 +159,9 @@ class ConvBlocks(Convolution):
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
         elif taps == 1:  # turns are short; unrolled whole, they load all weights, and spill them
-            long = None if self.fills_parts(depth) else 2
-            part = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
+            part = self.part(depth)
             sums = self.tile.rows * self.tile.blocks * together
-            turns = min(SHORT_TURNS, -(-ENOUGH_OF_SHORT // sums), max(1, part // 2))
+            turns = turns_together(sums, min(SHORT_TURNS, max(1, part // 2)))
             if part < depth and self.target.arch == "aarch64":
                 turns = part  # so that its sums begin with products, not with zeros
             steps *= turns
@@ -212,7 +224,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
         return None
     together = 1 if planes else lanes
     kernel = of_floats(target, lanes, together)
-    work = _work(conv.usual, kernel, planes, target)
+    work = work_of(conv.usual, kernel, planes, target)
     tile = best_tile(kernel, work, target)
     usual = conv.usual
     height, width = usual.out_size
@@ -255,7 +267,7 @@ def in_layouts(
     return fields("conv2d", types, attrs, target, packing, data, result, **more)
 
 
-def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
+def work_of(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
     height, width = conv.out_size
     taps = conv.kernel[1] if _taps_share(conv, planes, kernel) else 1
     blocks = conv.out_channels // conv.groups // kernel.lanes
@@ -266,7 +278,11 @@ def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) ->
     elif taps == 1 and not conv.flat:
         spare = min(spare, SPARE_APART)
     weights = products * kernel.lanes * dtype_of(conv.dtype).bytes
-    return Work(height * width if conv.flat else width, blocks, taps, spare, weights)
+    unrolled = 1
+    if taps == 1 and not planes:
+        unrolled = max(1, min(SHORT_TURNS, conv.per_group // kernel.lanes // 2))
+    rows, apart = height * width if conv.flat else width, conv.strides[1] > 1
+    return Work(rows, blocks, taps, spare, weights, unrolled, apart)
 
 
 def _taps_share(conv: ConvShape, planes: bool, kernel: Microkernel) -> bool:

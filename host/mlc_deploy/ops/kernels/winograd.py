@@ -1,9 +1,8 @@
 """Winograd convolutions in blocks of channels, and the rule that says where they pay.
 
-A task takes a strip of whole rows of tiles through all phases, for a group of output channels:
-data is transformed, multiplied with the weights at each point, and transformed back; elementwise
-work follows. So intermediate data stay in the second-level cache, and a thread's workspace is that
-of a strip. A strip that several groups share is transformed once for each.
+A task takes a strip of whole rows of tiles through all phases, for a group of output channels
+(strips.py): data is transformed, multiplied with the weights at each point, and transformed back;
+elementwise work follows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mlc_targets import Target
 
-from ...ir import PrimFunc, walk
+from ...ir import PrimFunc
 from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
@@ -22,18 +21,14 @@ from ..half import spare_registers
 from ..plan import SMALL, Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
-from ..tile import inline_epilogue, loops_inside, schedule_sums
+from ..tile import computed_loops, inline_epilogue, loops_inside, schedule_sums
 from ..winograd import KERNEL, TILES, WHOLE_TILE, growth
 from .contraction import Work, best_tile, cost, prefetch_weights
 from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
+from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of
 
-L2 = 512 << 10  # bytes of cache that small boards' cores share
-TASKS = 4  # so many are enough for threads to share
-# Instructions that a core does while memory delivers a byte; on x86-64 by the times of ResNet-50's
-# layers of 14x14 pixels (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
-PER_BYTE = {"aarch64": 0.25, "arm": 0.25, "x86_64": 0.6}
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
 HELD = 2  # largest tile with all points of a block of channels in registers
@@ -46,19 +41,14 @@ MOST_GROWTH = 2  # of errors, in float16
 GAIN = 0.9  # up to this share of the direct cost, Winograd is worth the weights' growth
 
 
-@dataclass(frozen=True, slots=True)
-class Strips:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileStrips(Strips):
     """F(tile x tile, 3 x 3) in strips of `rows` rows of tiles. A register tile is `pixels` tiles
-    against `vectors` vectors of output channels; the channels are cut into `groups`. tasks: of all
-    strips and groups. cost: instructions, and waits for memory, in instructions."""
+    against `vectors` vectors of output channels."""
 
     tile: int
-    rows: int
     pixels: int
     vectors: int
-    groups: int
-    tasks: int
-    cost: float
 
 
 # ------------------------------------------------------------------------------------- the rule
@@ -69,7 +59,7 @@ class Decision:
     """Strips, or None where another way is better, and why. direct: the cost of direct convolution,
     in instructions and waits for its weights."""
 
-    strips: Strips | None
+    strips: TileStrips | None
     reason: str
     direct: float = 0.0
 
@@ -147,17 +137,14 @@ def numbers_of(dtype: str, target: Target) -> Numbers | None:
     return Numbers(BLOCK, 2, 2, of_words(target, BLOCK * TURNS), (WHOLE_TILE,), SHIFTED)
 
 
-def best_strips(conv: ConvShape, tile: int, target: Target) -> Strips:
-    """The strips of least cost for a tile, of those with enough tasks for threads, if any; of equal
-    ones the smallest."""
+def best_strips(conv: ConvShape, tile: int, target: Target) -> TileStrips:
+    """The best strips for a tile."""
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
-    found = list(_strips(conv, tile, numbers, target))
-    shared = [strips for strips in found if strips.tasks >= TASKS]
-    return min(shared or found, key=lambda strips: (strips.cost, strips.rows))
+    return best(_strips(conv, tile, numbers, target))
 
 
-def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Iterator[Strips]:
+def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Iterator[TileStrips]:
     height, width = conv.out_size
     down, across = -(-height // tile), -(-width // tile)
     out_blocks = conv.out_channels // numbers.lanes
@@ -171,22 +158,24 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
         tiles, strips = rows * across, conv.usual.batch * (down // rows)
         panel = numbers.size * conv.channels * numbers.lanes
         kernel, work = numbers.kernel, Work(tiles, out_blocks, 1, spare, panel)
-        best = best_tile(kernel, work, target)
-        products = values * conv.channels / (numbers.lanes * TURNS) * cost(kernel, best, work)
+        sums = best_tile(kernel, work, target)
+        products = values * conv.channels / (numbers.lanes * TURNS) * cost(kernel, sums, work)
         strip = numbers.size * values * tiles * conv.channels
-        waits = weights * (strips if weights > L2 else 1)
-        waits += strips * strip * (out_blocks // best.blocks) if strip > L2 else 0
-        groups = _groups(strips, out_blocks // best.blocks)
+        parts = out_blocks // sums.blocks
+        waits = bytes_moved(weights, strips, strip, parts)
+        groups = groups_of(strips, parts)
         in_and_out = groups * data * (conv.channels // numbers.lanes) + results * out_blocks
         of_strip = products + tiles * in_and_out
         whole = strips * of_strip + PER_BYTE[target.arch] * waits
-        yield Strips(tile, rows, best.rows, best.blocks, groups, strips * groups, whole)
-
-
-def _groups(strips: int, parts: int) -> int:
-    """Into how many groups the output channels are cut, so that there are TASKS tasks."""
-    wanted = -(-TASKS // strips)
-    return next((n for n in range(min(wanted, parts), 0, -1) if parts % n == 0), 1)
+        yield TileStrips(
+            tile=tile,
+            rows=rows,
+            pixels=sums.rows,
+            vectors=sums.blocks,
+            groups=groups,
+            tasks=strips * groups,
+            cost=whole,
+        )
 
 
 def _transform_costs(tile: int, vectors: int) -> tuple[float, float]:
@@ -213,7 +202,7 @@ class Winograd(Plan):
     conv: ConvShape
     kernel: Microkernel
     lanes: int
-    strips: Strips
+    strips: TileStrips
     direct: float = field(default=0.0, compare=False, repr=False)
 
     @property
@@ -263,7 +252,11 @@ def plan_winograd(types: Sequence[TensorType], attrs: Attrs, target: Target) -> 
 
 
 def planned(
-    types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips, direct: float = 0.0
+    types: Sequence[TensorType],
+    attrs: Attrs,
+    target: Target,
+    strips: TileStrips,
+    direct: float = 0.0,
 ) -> Winograd:
     """The plan for a convolution that `decide` takes, in any strips."""
     conv = conv_shape(types, attrs)
@@ -272,7 +265,7 @@ def planned(
 
 
 def _plan(
-    types: Sequence[TensorType], conv: ConvShape, target: Target, strips: Strips, direct: float
+    types: Sequence[TensorType], conv: ConvShape, target: Target, strips: TileStrips, direct: float
 ) -> Winograd:
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
@@ -299,7 +292,7 @@ def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
     sch.compute_at("tile_row", i)
     sch.compute_at("points_row", i)
     sch.compute_at("rows", right)
-    row, at, rows_lane = _computed_loops(sch, "rows", right, (3, 4, 5))
+    row, at, rows_lane = computed_loops(sch, "rows", right, (3, 4, 5))
     sch.reorder(at, row)
     sch.compute_at("column", at)
     for name, place in (("tile_row", i), ("points_row", i), ("column", at)):
@@ -316,7 +309,7 @@ def _schedule_products(
     """Schedules the products, by vectors of output channels and point: tiles by channels, summed up
     in registers. Returns the loop over points."""
     sch.compute_at("product", part)
-    f, u, v, t, lane = _computed_loops(sch, "product", part, range(1, 6))
+    f, u, v, t, lane = computed_loops(sch, "product", part, range(1, 6))
     t, pixel = sch.split(t, [None, pixels])
     sch.reorder(u, v, t, f, pixel, lane)
     sch.compute_at("product_tile", t)
@@ -330,12 +323,12 @@ def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
     """Schedules the transforms of a tile's data, by block of channels: of columns, then row by row
     to points. held: registers hold all of it, and no loops are left."""
     sch.compute_at("points", task)
-    u, v, c, t, lane = _computed_loops(sch, "points", task, range(1, 6))
+    u, v, c, t, lane = computed_loops(sch, "points", task, range(1, 6))
     down, right = sch.split(t, [None, across])
     sch.reorder(c, down, right, u, v, lane)
     sch.compute_at("row", u)
     sch.compute_at("columns", right)
-    row, at, columns_lane = _computed_loops(sch, "columns", right, (3, 4, 5))
+    row, at, columns_lane = computed_loops(sch, "columns", right, (3, 4, 5))
     sch.reorder(at, row)
     sch.compute_at("window", at)
     if "pad" in sch.get_blocks():
@@ -350,17 +343,6 @@ def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
     if held:
         sch.set_scope("columns", 0, "local")
     sch.annotate(c, PHASE, True)
-
-
-def _computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> list[str]:
-    """The loops for iterations of a block that is computed at loop `at`; a loop of one turn where
-    there is none."""
-    found: list[str] = []
-    for number in iters:
-        used = set(walk(sch.block(name).iters[number].binding))
-        own = (n for n in loops_inside(sch, name, at) if sch.loop(n).var in used)
-        found.append(next(own, None) or sch.add_unit_loop(name))
-    return found
 
 
 def _in_registers(sch: Schedule, name: str, at: str) -> None:
