@@ -126,7 +126,7 @@ class _Partition:
     def open_tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
         """As `tasks`, for a number of tasks that is known at run time only."""
         known = {**ranges, loop.var: (0, None)}
-        found = _symbolic_cut(loop, known)
+        found = _symbolic_cut(loop, known) if WHOLE not in loop.annotations else None
         if found is None or not any(n in self.dimensions for n in walk(found.surely)):
             return with_body(loop, self.visit(loop.body, known))
         whole = self.visit(_without(found.guards, loop.body), known)

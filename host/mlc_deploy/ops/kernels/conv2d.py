@@ -25,7 +25,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce, dtype_of
 from ...schedule import Schedule
 from ...te import Tensor
-from ..convolution import ConvShape, conv_shape, in_border, is_open, whole_tiles
+from ..convolution import ConvShape, conv_shape, is_open
 from ..half import PART, arithmetic, part_sizes, spare_registers, tile_sum
 from ..plan import Packing, fields
 from ..quantize import product, sums_alike
@@ -76,12 +76,6 @@ class ConvBlocks(Convolution):
 
     planes: bool
     work: Work
-
-    @property
-    def copied(self) -> bool:
-        """Whether data are copied into a border, so that no tap and no tile has a guard: their
-        size is known only at run time."""
-        return is_open(self.conv.size[1:] if self.conv.pointwise else self.conv.size)
 
     @property
     def apart(self) -> bool:
@@ -139,10 +133,6 @@ class ConvBlocks(Convolution):
         """Data as taps read them; the index that a tap of a pixel reads, and whether it is inside
         the data; and the pixels' extents."""
         conv, (height, width) = self.conv, self.conv.out_size
-        if self.copied:
-            rows = height, whole_tiles(width, self.tile.rows)
-            copy = in_border(x, conv.window, conv.kernel, rows, 0)
-            return copy, lambda at, kernel: conv.inner.tap(at, kernel, conv.size), rows
         if conv.flat:
             pixels = (height * width,)
             return x, lambda at, _: ([at[0] // width, at[0] % width], te.all_of()), pixels
@@ -173,8 +163,7 @@ class ConvBlocks(Convolution):
         sch = Schedule(func)
         depth = int(func.buffers[1].shape[2])  # type: ignore[arg-type]
         result = inline_epilogue(sch, "conv2d")
-        if not self.copied:
-            sch.fuse_reduction_epilogue("conv2d_tile", result)
+        sch.fuse_reduction_epilogue("conv2d_tile", result)
         pixels, vectors, lanes = self.tile.rows, self.tile.blocks, self.kernel.lanes
         cuts, tasks = {1: vectors, 3: pixels, 4: lanes}, 3
         if self.conv.flat:
@@ -196,22 +185,33 @@ class ConvBlocks(Convolution):
             row_by_row=self.kernel.by_number,
         )
         prefetch_weights(sch, task, func, self.kernel)
-        if self.copied:
-            _schedule_copy(sch)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)
         return sch.func
 
 
-def _schedule_copy(sch: Schedule) -> None:
-    """Schedules the copy of data of an open size, in vectors, by rows."""
-    batch, channel, *_, lane = sch.get_loops("pad")
-    if sch.block("pad").iters[4:]:
-        sch.vectorize(lane)
-    sch.parallel(sch.fuse(batch, channel))
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a convolution is cut into tiles, in blocks of channels. planes: data are plain, of few
+    channels."""
+
+    conv: ConvShape
+    kernel: Microkernel
+    planes: bool
+    work: Work
+    tile: Tile
+
+    @property
+    def products(self) -> float:
+        """Instructions that compute the sums."""
+        conv, (height, width) = self.conv.usual, self.conv.usual.out_size
+        together = self.work.taps * (1 if self.planes else self.kernel.lanes)
+        turns = conv.per_group * prod(conv.kernel) / together
+        rows = conv.batch * conv.groups * height * width / self.work.rows
+        return rows * turns * cost(self.kernel, self.tile, self.work)
 
 
-def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvBlocks | None:
+def blocks_of(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Blocks | None:
     """For floats; None if channels do not divide into blocks, or the convolution is depthwise."""
     conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.dtype not in BLOCKED or types[1].dtype != conv.dtype or conv.border:
@@ -222,26 +222,40 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     planes = groups == 1 and conv.channels <= PLANES and conv.channels % lanes != 0
     if not planes and conv.per_group % lanes:
         return None
-    together = 1 if planes else lanes
-    kernel = of_floats(target, lanes, together)
-    work = work_of(conv.usual, kernel, planes, target)
-    tile = best_tile(kernel, work, target)
-    usual = conv.usual
-    height, width = usual.out_size
-    turns = conv.per_group * conv.kernel[0] * conv.kernel[1] / (work.taps * together)
-    rows = usual.batch * groups * height * width / work.rows
-    data, result = "" if planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
-    columns = tile.blocks * lanes
-    weights = f"OHIW{columns}o" if planes else f"OHIW{lanes}i{columns}o"
-    return ConvBlocks(
+    kernel = of_floats(target, lanes, 1 if planes else lanes)
+    work = _work(conv.usual, kernel, planes, target)
+    return Blocks(conv, kernel, planes, work, best_tile(kernel, work, target))
+
+
+def in_blocks(
+    types: Sequence[TensorType], attrs: Attrs, target: Target, blocks: Blocks, cost: float
+) -> dict[str, Any]:
+    """The fields of ConvBlocks."""
+    lanes = blocks.kernel.lanes
+    data, result = "" if blocks.planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
+    columns = blocks.tile.blocks * lanes
+    weights = f"OHIW{columns}o" if blocks.planes else f"OHIW{lanes}i{columns}o"
+    return {
         **in_layouts(types, attrs, target, Packing("OIHW", weights), data, result),
-        cost=rows * turns * cost(kernel, tile, work),
-        conv=conv,
-        kernel=kernel,
-        tile=tile,
-        planes=planes,
-        work=work,
-    )
+        "cost": cost,
+        "conv": blocks.conv,
+        "kernel": blocks.kernel,
+        "tile": blocks.tile,
+        "planes": blocks.planes,
+        "work": blocks.work,
+    }
+
+
+def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvBlocks | None:
+    """For data that are read where they are: their width is known, and their height where rows
+    matter."""
+    blocks = blocks_of(types, attrs, target)
+    if blocks is None:
+        return None
+    conv = blocks.conv
+    if is_open(conv.size[1:] if conv.pointwise else conv.size):
+        return None
+    return ConvBlocks(**in_blocks(types, attrs, target, blocks, blocks.products))
 
 
 def block(dtype: str, target: Target) -> int:
@@ -267,7 +281,7 @@ def in_layouts(
     return fields("conv2d", types, attrs, target, packing, data, result, **more)
 
 
-def work_of(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
+def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
     height, width = conv.out_size
     taps = conv.kernel[1] if _taps_share(conv, planes, kernel) else 1
     blocks = conv.out_channels // conv.groups // kernel.lanes

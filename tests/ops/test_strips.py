@@ -10,7 +10,7 @@ import pytest
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.convolution import Phases
 from mlc_deploy.ops.kernels.contraction import Tile, Work, best_tile, cost
-from mlc_deploy.ops.kernels.conv2d_strided import plan_strided, planned
+from mlc_deploy.ops.kernels.conv2d_strips import plan_strided, planned
 from mlc_deploy.ops.kernels.intrinsics.microkernels import of_floats
 from mlc_deploy.ops.kernels.strips import L2, TASKS
 from mlc_targets import Target
