@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from mlc_targets.object_format import MAX_OPERANDS
 
@@ -17,6 +18,7 @@ from ..ir.printer import identifier
 from ..ops import has, operator
 from ..ops.pointwise import FUNCTION
 from ..ops.strategy import ANCHORS
+from ..ops.tile import MANY_PRODUCTS
 from ..passes.context import optional
 from .definition import Definition
 from .extents import dims_of
@@ -216,7 +218,8 @@ class _Graph:
     def _turn(self, number: int) -> bool:
         """Joins the transpose of a matrix with the product that alone reads it, and returns whether
         it did. The kernel transposes the matrix, then multiplies: reading a matrix across its rows
-        would load single elements."""
+        would load single elements. Of large matrices each is a kernel, since one that does both
+        runs on one thread."""
         call, reader = self.bindings[number].call, self.dominator[number]
         if reader == self.exit or self.readers[number] != [reader] or len(self.group[number]) > 1:
             return False
@@ -228,6 +231,8 @@ class _Graph:
         *kept, row, column = range(len(call.attrs["axes"]))
         joined = self.group[number] | self.group[reader]
         if tuple(call.attrs["axes"]) != (*kept, column, row) or not self._is_small(joined):
+            return False
+        if _products(product) >= MANY_PRODUCTS:
             return False
         for other in joined:
             self.group[other] = joined
@@ -311,3 +316,12 @@ class _Graph:
 
     def _same_shape(self, numbers: set[int]) -> bool:
         return len({self.bindings[n].outputs[0].type.shape for n in numbers}) == 1
+
+
+def _products(call: Call) -> int:
+    """How many pairs of numbers a product of matrices multiplies; 0 where only the run time
+    knows."""
+    a, b = (arg.type.shape for arg in call.args[:2])
+    extents = (*a[-2:-1], *b)
+    known = [n for n in extents if isinstance(n, int)]
+    return prod(known) if len(known) == len(extents) else 0

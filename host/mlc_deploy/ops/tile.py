@@ -23,6 +23,9 @@ from .half import part_of
 STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # steps of a reduction that a tuner tries
 MOST_TRIED = 32  # most elements, or vectors, of a tile along one dimension
 FEW_TASKS = 8  # too few for threads to share evenly
+# Products that keep a Cortex-A72 busy for about 10 microseconds: for fewer, waking threads costs
+# more than it saves (SPIN_NANOSECONDS in device_runtime/src/pool.c).
+MANY_PRODUCTS = 1 << 16
 MOST_SUMS = 32  # vectors of a tile: no target has more registers
 
 
@@ -61,7 +64,8 @@ def schedule_tile(
             outer.append(loop)
     outer.insert(0, outer.pop(outermost))
     sch.reorder(*outer, *inner)
-    tasks = _task_loops(sch, outer, tasks)
+    products = prod(_turns(sch.loop(n)) for n in sch.get_loops(tile))
+    tasks = _task_loops(sch, outer, tasks, products)
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
@@ -144,11 +148,11 @@ def _chosen(
     return chosen
 
 
-def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
+def _task_loops(sch: Schedule, outer: list[str], tasks: int, products: int) -> int:
     """How many of the loops over tiles, outermost first, are tasks: `tasks`, unless the last of
     these has a single turn. Then, if all have a single turn, the next longer loop joins them. If
     they have few turns, it moves outside and is the tasks alone: fused with others, it could not be
-    cut where a guard begins to hold.
+    cut where a guard begins to hold. The innermost loop joins for many products only.
 
     Only the outermost of them may have an open extent: the turn of a fused loop is divided by the
     extents inside it, which should be numbers. So tasks end before such a loop; if these are few,
@@ -161,7 +165,8 @@ def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
         outer.insert(0, outer.pop(opened))
         sch.reorder(*outer)
         return opened + 1
-    after = next((n for n in range(tasks - 1, len(outer) - 1) if not _unit(sch, outer[n])), None)
+    last = len(outer) if products >= MANY_PRODUCTS else len(outer) - 1
+    after = next((n for n in range(tasks - 1, last) if not _unit(sch, outer[n])), None)
     if after is None or after < tasks:
         return tasks
     turns = prod(getattr(sch.loop(n).extent, "value", FEW_TASKS) for n in outer[:tasks])

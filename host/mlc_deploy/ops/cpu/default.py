@@ -42,9 +42,9 @@ from ...ir.build import strides_of
 from ...ir.structural import content
 from ...schedule import Schedule
 from ..tile import unroll_steps
+from .tasks import PARALLEL_ELEMENTS, in_parallel
 from .transpose import in_squares
 
-PARALLEL_ELEMENTS = 1 << 14  # for fewer, a thread costs more than it saves
 STEPS = 8  # about so many steps of a reduction are unrolled into one turn
 PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be unrolled into one, the best first
 FEW_VECTORS = 8  # a row of at most so many is one turn
@@ -493,4 +493,4 @@ def schedule_reduction(sch: Schedule, name: str, target: Target, row: str | None
     for loop in (*spatial, *reduced):
         work *= _extent(sch, loop)
     if spatial and work * lanes >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
-        sch.parallel(spatial[0])
+        in_parallel(sch, spatial)

@@ -16,8 +16,9 @@ from ...ir import Call, Const, Region, Var, substitute, walk
 from ...ir.build import strides_of
 from ...schedule import Schedule
 from ..convolution import OPEN
+from ..tile import FEW_TASKS
+from .tasks import PARALLEL_ELEMENTS, in_parallel
 
-PARALLEL_ELEMENTS = 1 << 14  # for fewer, a thread costs more than it saves
 TOGETHER = 2  # squares of a turn
 FAR = 1 << 31  # more elements than a tensor has
 SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
@@ -61,7 +62,10 @@ def _cut(sch: Schedule, name: str, loops: list[str], row: str, side: int) -> Sch
     around = [*loops[:at], outer, *between, turns]
     if prod(_extent(sch, loop) for loop in around) * side * side >= PARALLEL_ELEMENTS:
         with suppress(ScheduleError):  # where a row is several dimensions
-            sch.parallel(sch.fuse(*loops[:at]) if at > 1 else around[0])
+            if prod(_extent(sch, loop) for loop in loops[:at]) < FEW_TASKS:
+                in_parallel(sch, around[: at + 1])
+            else:
+                sch.parallel(sch.fuse(*loops[:at]) if at > 1 else around[0])
     return sch
 
 

@@ -22,7 +22,7 @@ from ..half import arithmetic, sums, tile_sum
 from ..plan import NARROW, SHARED, Packing, fields
 from ..quantize import BLOCK, BYTES, product, sums_alike
 from ..registry import Attrs, TensorType
-from ..tile import even_cut, inline_epilogue, schedule_tile
+from ..tile import FEW_TASKS, even_cut, inline_epilogue, schedule_tile
 from .contraction import Contraction, Tile, Work, best_tile, chosen, cost, prefetch_weights
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import of_floats, of_int8
@@ -101,32 +101,45 @@ class FloatProduct(Product):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         rank, lanes = len(self.batch) + 2, self.kernel.lanes
-        once = self._weights_once
-        rows = schedule_tile(
+        once, matrices = self._weights_once, self._filled_by_task
+        tasks = rank - 2 if matrices else 1 if once else rank - 1
+        result = inline_epilogue(sch, self.op)
+        task = schedule_tile(
             sch,
             self.name,
-            inline_epilogue(sch, self.op),
+            result,
             {rank - 2: self.tile.rows, rank - 1: self.tile.blocks * lanes},
             lanes=lanes,
             steps=self.steps,
             vector_result=True,
-            tasks=1 if once else rank - 1,
+            tasks=tasks,
             outermost=rank - 1 if once else 0,
         )
         if once:
-            prefetch_weights(sch, rows, func, self.kernel)
+            prefetch_weights(sch, task, func, self.kernel)
         if self.copied:
-            sch.compute_at("panel", rows)
+            sch.compute_at("panel", sch.get_loops(result)[1] if matrices else task)
             *_, row, lane = sch.get_loops("panel")
             sch.unroll(row)
             sch.vectorize(lane)
         if self.filled:
+            if matrices:
+                sch.compute_at(FILLED, task)
             *outer, _, column = sch.get_loops(FILLED)
-            sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
+            if not matrices:
+                sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
             column, lane = sch.split(column, [None, lanes])
             sch.unroll(column)
             sch.vectorize(lane)
         return sch.func
+
+    @property
+    def _filled_by_task(self) -> bool:
+        """Whether a task fills and multiplies one matrix of several: a kernel that fills all before
+        it multiplies runs on one thread."""
+        known = [n for n in self.batch if isinstance(n, int)]
+        alone = self.types[1].shape[:-2] == self.batch and len(known) == len(self.batch)
+        return self.filled and alone and prod(known) >= FEW_TASKS
 
     @property
     def _weights_once(self) -> bool:
