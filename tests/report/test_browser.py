@@ -155,7 +155,7 @@ def test_keys_and_order(chromium: Browser, pages: dict[str, Path]) -> None:
     for kind in ("keyDown", "keyUp"):
         chromium.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter",
                       windowsVirtualKeyCode=13)  # fmt: skip
-    chromium.wait("document.querySelector('#kernel h3').textContent === 'body.depthwise'")
+    chromium.wait("document.querySelector('#kernel h3')?.textContent === 'body.depthwise'")
     tops = """[...document.querySelectorAll('.bars li')]
       .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
       .map(li => li.querySelector('b').textContent)"""
