@@ -435,6 +435,15 @@ def _side_by_side(d: Draw, rows: Value) -> Any:
     return d.emit("concatenate", *layers, axis=1)
 
 
+def _volume(d: Draw) -> Any:
+    """A convolution of three dimensions, in one group or several."""
+    x, groups = d.builder.param("volume", (1, 4, 4, 5, 5)), d.rng.choice((1, 2, 4))
+    w = d.array(4, 4 // groups, d.rng.choice((1, 2, 3)), 3, 3, low=-0.3, high=0.3)
+    strides, pads = d.rng.choice(((1, 1, 1), (2, 1, 2))), (d.rng.choice((0, 1)), 1, 1) * 2
+    y = d.emit("conv_nd", x, w, strides=strides, dilations=(1, 1, 1), pads=pads, groups=groups)
+    return d.emit("relu", y)
+
+
 def layers_graph(seed: int, calls: int = 4) -> Function:
     """A chain of layers of int8, convolutions of floats that are worth transforming, and layers
     side by side; outputs are the results of each, and some in between."""
@@ -450,6 +459,7 @@ def layers_graph(seed: int, calls: int = 4) -> Function:
         w = d.array(32, 32, 3, 3, low=-0.1, high=0.1)
         y = d.emit("conv2d", y, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)
     side = d.emit("relu", _side_by_side(d, d.builder.param("row", (1, 16))))
+    outputs += [_volume(d)] if d.rng.random() < 0.3 else []
     return d.builder.finish([x, y, side, *(o for o in outputs if o is not x)])
 
 

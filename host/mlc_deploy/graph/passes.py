@@ -22,6 +22,7 @@ from .sequences import gathers_to_sequences
 from .simplify import simplify_expressions
 from .tabulate import tabulate
 from .verify import verify
+from .volumes import volumes_as_images
 
 __all__ = [
     "PASSES",
@@ -53,6 +54,9 @@ PASSES: tuple[Pass, ...] = (
     split_long_norms,
     sink_reshapes,
     fold_scale,
+    volumes_as_images,
+    canonicalize_transposes,
+    sink_reshapes,
     eliminate_common_subexpressions,
     combine_parallel_layers,
     fast_math,
