@@ -12,7 +12,7 @@ from onnx import helper
 
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.frontend.layers import fourier
-from mlc_deploy.graph import evaluate
+from mlc_deploy.graph import Call, evaluate
 from tests.onnx_models import one_node, reference
 
 Array = NDArray[Any]
@@ -154,6 +154,34 @@ def test_transposed_convolution(seed: int) -> None:
         "b": floats(rng, filters * groups),
     }
     agrees("ConvTranspose", inputs, **attributes)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_transposed_convolution_by_phases(seed: int) -> None:
+    """Weights that are known, kernels at least as large as strides: each phase is a convolution."""
+    rng = Random(seed)
+    rank, groups = rng.randint(1, 2), rng.choice((1, 1, 2, 3))
+    strides = [rng.randint(1, 4) for _ in range(rank)]
+    kernel = [s + rng.choice((0, 1, 2, s)) for s in strides]
+    beyond = [-(-k // s) * s - k for k, s in zip(kernel, strides, strict=True)]
+    attributes: dict[str, Any] = {
+        "strides": strides,
+        "group": groups,
+        "pads": [rng.randint(0, k // 2) for k in (*kernel, *kernel)],
+        "output_padding": [
+            rng.randint(0, min(s - 1, b)) for s, b in zip(strides, beyond, strict=True)
+        ],
+    }
+    channels, filters = groups * rng.choice((1, 4)), rng.choice((1, 4))
+    inputs = {
+        "x": floats(rng, 2, channels, *(rng.randint(4, 7) for _ in range(rank))),
+        "w": floats(rng, channels, filters, *kernel),
+        "b": floats(rng, filters * groups),
+    }
+    agrees("ConvTranspose", inputs, ("w", "b"), **attributes)
+    function = from_onnx(one_node("ConvTranspose", inputs, 20, constants=("w", "b"), **attributes))
+    operators = {b.call.op for b in function.bindings if isinstance(b.call, Call)}
+    assert "col2im" not in operators and "conv2d" in operators
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

@@ -13,15 +13,14 @@ from .extents import product
 from .layers.norms import affine, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
 from .layers.shapes import reshape
+from .layers.transposed import conv_transpose, transposed_extents
 from .layers.windows import (
     Window,
     conv,
-    conv_transpose,
     global_pool,
     pool,
     same_pads,
     spatial_rank,
-    transposed_extents,
 )
 from .node import shape_of
 from .onnx_node import Converter, OnnxNode

@@ -20,7 +20,8 @@ from .layers.resize import (
     source_coordinates,
 )
 from .layers.shapes import expand, reshape, transposed, with_axis, without
-from .layers.windows import Window, conv, conv_transpose, global_pool, pool, same_pads
+from .layers.transposed import conv_transpose
+from .layers.windows import Window, conv, global_pool, pool, same_pads
 from .node import shape_of
 from .torch_node import Converter, TorchNode
 

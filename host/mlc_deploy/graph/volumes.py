@@ -21,7 +21,7 @@ def volumes_as_images(function: Function) -> Function:
 
 
 def _by_slices(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """conv_nd(x, w)   =>   conv2d(x[:, :, 0:d], w[:, :, 0]) + conv2d(x[:, :, 1:d+1], w[:, :, 1]) …"""
+    """conv_nd(x, w)   =>   conv2d(x[:, :, 0:], w[:, :, 0]) + conv2d(x[:, :, 1:], w[:, :, 1]) + …"""
     match call:
         case Call("conv_nd", (x, Constant(value=kernel) as w), attrs) if kernel.ndim == 5:
             if not is_static(x) or not is_float(x) or w.type.dtype != x.type.dtype:

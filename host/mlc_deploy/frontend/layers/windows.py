@@ -11,7 +11,7 @@ from ...graph.nodes import Value
 from ...ir import Expr
 from ..extents import larger
 from ..node import Node, shape_of, with_dims
-from .shapes import reshape, vector_along, with_axis, without
+from .shapes import vector_along, with_axis, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def conv(
     if any(isinstance(p, Expr) for p in window.pads):
         x, window = _padded(n, x, window, attrs.get("pad_value", 0))
     op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # conv2d has schedules of its own
-    return _biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
+    return biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
 
 
 def _padded(n: Node, x: Value, window: Window, value: float) -> tuple[Value, Window]:
@@ -107,72 +107,9 @@ def _padded(n: Node, x: Value, window: Window, value: float) -> tuple[Value, Win
     return with_dims(n, padded, shape), replace(window, pads=[0] * len(window.pads))
 
 
-def _biased(n: Node, y: Value, bias: Value | None) -> Value:
+def biased(n: Node, y: Value, bias: Value | None) -> Value:
+    """y, with a bias for each channel."""
     return y if bias is None else n.emit("add", y, by_channel(n, bias, len(shape_of(y))))
-
-
-def transposed_extents(
-    extents: Sequence[int], kernel: Sequence[int], strides: Any, dilations: Any, more: Any
-) -> list[int]:
-    """The spatial extents of a transposed convolution before its pads are cut off. `more` are
-    elements added at the ends."""
-    dimensions = zip(extents, kernel, strides, dilations, more, strict=True)
-    return [s * (extent - 1) + d * (k - 1) + 1 + m for extent, k, s, d, m in dimensions]
-
-
-def conv_transpose(
-    n: Node,
-    x: Value,
-    w: Value,
-    window: Window,
-    groups: int,
-    more: Sequence[int],
-    bias: Value | None = None,
-) -> Value:
-    """A matrix product makes the outputs of each input element; col2im adds up those that overlap.
-
-    Weights [inputs, outputs / groups, kernel …]. Negative pads are zeros around the result.
-    """
-    batch, channels, *extents = shape_of(x)
-    inputs, share, *kernel = shape_of(w)
-    if channels != inputs or channels % groups:
-        raise ValueError(f"{channels} channels, weights {list(shape_of(w))}, {groups} groups")
-    known = not any(isinstance(extent, Expr) for extent in extents)
-    if known and groups == 1 and len(kernel) < 3 and _is_apart(window, more):
-        return _blocks_of_pixels(n, x, w, bias)
-    columns, places, rank = share * math.prod(kernel), math.prod(extents), len(kernel)
-    grouped = (groups, channels // groups)
-    weights = n.emit("transpose", reshape(n, w, (*grouped, columns)), axes=(0, 2, 1))
-    y = n.emit("matmul", weights, reshape(n, x, (batch, *grouped, places)))
-    y = reshape(n, y, (batch, groups * columns, places))
-    whole = transposed_extents(extents, kernel, window.strides, window.dilations, more)
-    cut = [max(pad, 0) for pad in window.pads]
-    shape = [extent - cut[d] - cut[rank + d] for d, extent in enumerate(whole)]
-    moves = window.moves | {"pads": cut}
-    y = n.emit("col2im", y, shape=shape, kernel=kernel, **moves)
-    around = [c - pad for c, pad in zip(cut, window.pads, strict=True)]
-    if any(around):
-        pads = [0, 0, *around[:rank], 0, 0, *around[rank:]]
-        y = n.emit("pad", y, pads=pads, mode="constant", value=0)
-    return _biased(n, y, bias)
-
-
-def _is_apart(window: Window, more: Sequence[int]) -> bool:
-    """Whether the outputs of input elements lie side by side, all of them and nothing else."""
-    plain = not any(window.pads) and not any(more) and all(d == 1 for d in window.dilations)
-    return plain and list(window.kernel) == list(window.strides)
-
-
-def _blocks_of_pixels(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
-    """A transposed convolution whose step is its kernel: a convolution computes the outputs of each
-    pixel by itself."""
-    inputs, share, *kernel = shape_of(w)
-    ones, many = [1] * len(kernel), math.prod(kernel)
-    turned = n.emit("transpose", w, axes=(*range(2, 2 + len(kernel)), 1, 0))
-    weights = reshape(n, turned, (many * share, inputs, *ones))
-    every = None if bias is None else n.emit("tile", bias, reps=(many,))
-    y = conv(n, x, weights, Window(ones, ones, ones, [0, 0] * len(kernel)), every, groups=1)
-    return n.emit("depth_to_space", y, block=kernel)
 
 
 FEWER = 4  # times fewer taps of each dimension by itself pay for the values that lie in between

@@ -16,7 +16,8 @@ from ...graph.nodes import Constant, Value
 from ..layers.integers import integer_conv, integer_matmul
 from ..layers.norms import lp_norm
 from ..layers.shapes import reshape
-from ..layers.windows import Window, conv, conv_transpose, pool, same_pads
+from ..layers.transposed import conv_transpose
+from ..layers.windows import Window, conv, pool, same_pads
 from ..node import shape_of
 from .file import Array, Quantization
 from .hybrid import hybrid_conv, hybrid_dense, is_hybrid

@@ -31,7 +31,9 @@ from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of
 
 MOST_TOGETHER = 8  # elements of a row that a turn copies, where no phase is beside another
 COPIED = 3  # instructions to copy a vector of data
-OPEN_ROWS = 4  # of a strip, where their number is known only at run time
+# Rows of a strip, where their number is known only at run time; and of the first layer, whose image
+# is large.
+OPEN_ROWS, FIRST_ROWS = 4, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,8 @@ def plan_open(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Conv
     copied = (width - 1) * conv.strides[1] + (conv.kernel[1] - 1) * conv.dilations[1] + 1
     found = list(_strips(blocks, copied, target))
     if is_open(conv.size[:1]):
-        found = [strips for strips in found if strips.rows == OPEN_ROWS]
+        rows = FIRST_ROWS if blocks.planes else OPEN_ROWS
+        found = [strips for strips in found if strips.rows == rows]
     strips = best(found)
     return ConvOpen(**in_blocks(types, attrs, target, blocks, strips.cost), strips=strips)
 
