@@ -109,7 +109,7 @@ def _of_all_phases(
     """[N, phases * outputs, …]: one convolution, whose kernel has the taps of each phase."""
     inputs, share, *_ = shape_of(w)
     rank, many = len(strides), math.prod(strides)
-    parts = [n for pair in zip(taps, strides, strict=True) for n in pair]
+    parts = [part for pair in zip(taps, strides, strict=True) for part in pair]
     w = _turned(n, reshape(n, w, (inputs, share, *parts)), range(2, 2 + 2 * rank, 2))
     phases, own = range(3, 3 + 2 * rank, 2), range(2, 2 + 2 * rank, 2)
     w = reshape(
