@@ -25,6 +25,9 @@ MANY = {  # models whose kernels have much to do
     " { y = Conv <pads=[1,1,1,1]> (x, w) }",
     "an open size, transposed": "(float[1,16,H,W] x, float[16,32,2,2] w) => (float[1,32,P,Q] y)"
     " { y = ConvTranspose <strides=[2,2]> (x, w) }",
+    "a factor for each channel": "(float[1,16,56,56] x, float[1,16,1,1] s) =>"
+    " (float[1,16,56,56] y) { r = Relu (x) m = MaxPool <kernel_shape=[3,3],pads=[1,1,1,1]> (r)"
+    " y = Mul (m, s) }",
     "strides": "(float[1,64,56,56] x, float[128,64,3,3] w) => (float[1,128,28,28] y)"
     " { y = Conv <pads=[1,1,1,1],strides=[2,2]> (x, w) }",
     "a transposed matrix": "(float[12,128,64] x, float[12,128,64] v) => (float[12,128,128] y)"

@@ -191,7 +191,7 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     loops = _own_loops(sch, name, row)
     if not loops:
         return
-    block = sch.block(name)
+    block, total = sch.block(name), prod(_extent(sch, n) for n in loops)
     inner = _contiguous_loops(block, [sch.loop(n).var for n in loops], sch)
     fused = sch.fuse(*loops[-inner:]) if inner > 1 else loops[-1]
     outer = loops[:-inner]
@@ -223,12 +223,10 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
             *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
             outer += tasks
             sch.vectorize(vector)
-    total = elements
-    for loop in outer:
-        total *= _extent(sch, loop)
     if total >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
-        outer = _in_chunks(sch, outer, elements)
-        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+        single = prod(_extent(sch, n) for n in outer) == 1
+        outer = [*outer, fused] if single else _in_chunks(sch, outer, elements)
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
 
 
 def _loops_of_equal_calls(sch: Schedule, name: str, loops: Sequence[str], lanes: int) -> list[str]:
