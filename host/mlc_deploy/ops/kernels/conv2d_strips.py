@@ -33,13 +33,15 @@ MOST_TOGETHER = 8  # elements of a row that a turn copies, where no phase is bes
 # Instructions to copy a vector: its load and store, and a part of a turn. `mlc-deploy --emit asm`
 # shows 6 for two phases (Cortex-A72, LLVM 22).
 COPIED = 3
-# Rows of a strip, where their number is known only at run time; and of the first layer, whose image
-# is large.
+# Most rows of a strip whose size is known only at run time; and of the first layer, which has few
+# channels. All threads keep a strip of the widest data.
 OPEN_ROWS, FIRST_ROWS = 4, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvStrips(ConvBlocks):
+    """In strips of rows, whose data each task copies."""
+
     strips: Strips
     copy: ClassVar[str]  # the stage that copies
 
@@ -151,11 +153,8 @@ def plan_open(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Conv
     conv = blocks.conv
     width = whole_tiles(conv.usual.out_size[1], blocks.tile.rows)
     copied = (width - 1) * conv.strides[1] + (conv.kernel[1] - 1) * conv.dilations[1] + 1
-    found = list(_strips(blocks, copied, target))
-    if is_open(conv.size[:1]):
-        rows = FIRST_ROWS if blocks.planes else OPEN_ROWS
-        found = [strips for strips in found if strips.rows == rows]
-    strips = best(found)
+    most = FIRST_ROWS if blocks.planes else OPEN_ROWS
+    strips = best(s for s in _strips(blocks, copied, target) if s.rows <= most)
     return ConvOpen(**in_blocks(types, attrs, target, blocks, strips.cost), strips=strips)
 
 
