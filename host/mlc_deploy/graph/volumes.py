@@ -1,7 +1,7 @@
 """Convolutions of volumes, as convolutions of images: of each slice that a kernel reads, summed up.
 
-Kernels of images use vectors of channels, and Winograd's filtering. A Cortex-A72 executes about a
-third of the instructions (`tests/ops/test_volumes.py` counts them).
+Kernels of images use vectors of channels, and Winograd's filtering. A Cortex-A72 executes a
+tenth to a half of the instructions (`tests/ops/test_volumes.py` counts them).
 """
 
 from __future__ import annotations
