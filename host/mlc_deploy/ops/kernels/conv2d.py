@@ -82,6 +82,11 @@ class ConvBlocks(Convolution):
         """Whether each tap is summed up over all channels before the next."""
         return not _taps_share(self.conv, self.planes, self.kernel)
 
+    @property
+    def depth(self) -> int:
+        """Blocks of a group's input channels; channels, where data are planes."""
+        return self.conv.per_group // (1 if self.planes else self.kernel.lanes)
+
     def fills_parts(self, depth: int) -> bool:
         """Whether the channels of a tap, in `depth` blocks, fill a part of a sum, or several."""
         return self.apart and depth * self.kernel.lanes >= PART
@@ -161,7 +166,6 @@ class ConvBlocks(Convolution):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
-        depth = int(func.buffers[1].shape[2])  # type: ignore[arg-type]
         result = inline_epilogue(sch, "conv2d")
         sch.fuse_reduction_epilogue("conv2d_tile", result)
         pixels, vectors, lanes = self.tile.rows, self.tile.blocks, self.kernel.lanes
@@ -179,7 +183,7 @@ class ConvBlocks(Convolution):
             result,
             cuts,
             lanes=lanes,
-            steps=self.steps(depth),
+            steps=self.steps(self.depth),
             vector_result=True,
             tasks=tasks,
             row_by_row=self.kernel.by_number,

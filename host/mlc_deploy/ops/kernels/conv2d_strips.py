@@ -47,7 +47,6 @@ class ConvStrips(ConvBlocks):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
-        depth = int(func.buffers[1].shape[2])  # type: ignore[arg-type]
         result = inline_epilogue(sch, "conv2d")
         if not is_open(self.conv.size):  # else the sums are of whole tiles
             sch.fuse_reduction_epilogue("conv2d_tile", result)
@@ -68,7 +67,7 @@ class ConvStrips(ConvBlocks):
             result,
             {first: self.tile.blocks, first + 2: self.tile.rows, first + 3: self.kernel.lanes},
             lanes=self.kernel.lanes,
-            steps=self.steps(depth),
+            steps=self.steps(self.depth),
             vector_result=True,
             row_by_row=self.kernel.by_number,
         )
@@ -141,8 +140,7 @@ def planned(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvSt
     blocks = replace(blocks, work=work, tile=best_tile(blocks.kernel, work, target))
     strips = best(_strips(blocks, prod(Phases(conv).shape[1:]), target))
     plan = ConvStrided(**in_blocks(types, attrs, target, blocks, strips.cost), strips=strips)
-    depth = conv.channels // blocks.kernel.lanes
-    return plan if plan.part(depth) == depth else None
+    return plan if plan.part(plan.depth) == plan.depth else None
 
 
 def plan_open(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvOpen | None:
