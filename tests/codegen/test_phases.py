@@ -10,8 +10,9 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.codegen import c_source
 from mlc_deploy.ir import For, PrimFunc, statements
-from mlc_deploy.lower import PHASE, WHOLE, lower
+from mlc_deploy.lower import KEPT, PHASE, WHOLE, lower
 from mlc_deploy.passes.context import PassContext
 from mlc_deploy.schedule import Schedule
 
@@ -67,3 +68,33 @@ def test_a_whole_loop_is_not_cut_for_a_guard(whole: bool) -> None:
         n for n in statements(lower(sch.func).body.body) if isinstance(n, For) and n.name == "i"
     ]
     assert [n.extent.value for n in rows] == ([30] if whole else [20, 10])  # type: ignore[attr-defined]
+
+
+def in_groups(kept: bool) -> PrimFunc:
+    """Rows of x doubled to a scratch buffer for two tasks, each of which writes half of the columns
+    in another order."""
+    x = te.placeholder((3, 24), "float32", "x")
+    doubled = te.compute((3, 24), lambda i, j: x[i, j] * 2, name="doubled")
+    turned = te.compute((3, 24), lambda i, j: doubled[i, j * 5 % 24], name="turned")
+    sch = Schedule(te.create_prim_func([x, turned], "turn"))
+    row, column = sch.get_loops("turned")
+    half, _ = sch.split(column, [2, None])
+    task = sch.fuse(row, half)
+    sch.compute_at("doubled", task)
+    sch.parallel(task)
+    loop = sch.get_loops("doubled")[-1]
+    sch.annotate(loop, PHASE, True)
+    if kept:
+        sch.annotate(loop, KEPT, 2)
+    return sch.func
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_kept_is_computed_once_for_tasks_that_follow(local: Session, kept: bool) -> None:
+    """A thread that begins with the second task of a row computes it, too."""
+    x = np.random.default_rng(0).standard_normal((3, 24), np.float32)
+    out = local.tensor(np.zeros_like(x))
+    local.load(mlc.build(in_groups(kept), target="host"))["turn"](local.tensor(x), out)
+    np.testing.assert_array_equal(out.numpy(), (x * 2)[:, np.arange(24) * 5 % 24])
+    source, _ = c_source(mlc.build(in_groups(kept), target="c"))
+    assert ("== task_begin || " in source and " % 2 == 0) {" in source) == kept

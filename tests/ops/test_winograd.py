@@ -28,9 +28,11 @@ from mlc_deploy.ops.winograd import (
     WHOLE_TILE,
     data_matrix,
     data_transform,
+    filter_transform,
     growth,
     result_matrix,
     result_transform,
+    scales,
     transformed_weights,
     weights_matrix,
 )
@@ -68,25 +70,31 @@ def test_transforms_are_their_matrices(tile: int) -> None:
         np.testing.assert_allclose(np.array(columns, np.float64).T, matrix, rtol=1e-14, atol=1e-14)
     rng = np.random.default_rng(tile)
     filters, data = rng.standard_normal(KERNEL), rng.standard_normal(size)
+    row = np.array(filter_transform(list(filters), tile)) * np.array(scales(tile), np.float64)
+    np.testing.assert_allclose(row, weights_matrix(tile) @ filters, rtol=1e-12, atol=1e-12)
     points = (weights_matrix(tile) @ filters) * (data_matrix(tile) @ data)
     wanted = np.correlate(data, filters, "valid")
     np.testing.assert_allclose(result_matrix(tile) @ points, wanted, rtol=1e-11, atol=1e-11)
 
 
-def winograd(x: Array, w: Array, tile: int, pads: tuple[int, ...], border: int = 0) -> OperatorCall:
+def winograd(
+    x: Array, w: Array, tile: int, pads: tuple[int, ...], border: int = 0, rows: bool = True
+) -> OperatorCall:
     attrs = {"tile": tile, "pads": pads, "pad_value": border}
-    return OperatorCall("winograd_conv2d", (x, transformed_weights(w, tile)), attrs)
+    return OperatorCall("winograd_conv2d", (x, transformed_weights(w, tile, rows=rows)), attrs)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of plain data and weights, and the tile that it is done by."""
+    """A convolution of plain data and weights, the tile that it is done by, and whether rows of
+    filters are transformed in the run."""
 
     x: Array
     w: Array
     tile: int
     pads: tuple[int, ...]
     border: int = 0
+    in_run: bool = False
 
     def in_blocks(self, target: Target) -> OperatorCall:
         """By the target's plan."""
@@ -94,7 +102,8 @@ class Layer:
         attrs = {**PLAIN, "pads": self.pads, "pad_value": self.border}
         conv = conv_shape(types, attrs)
         assert conv is not None
-        plan = planned(types, attrs, target, best_strips(conv, self.tile, target))
+        strips = best_strips(conv, self.tile, target, self.in_run)
+        plan = planned(types, attrs, target, strips)
         return OperatorCall(plan.op, laid_out(plan, (self.x, self.w)), plan.attrs, plan=plan)
 
 
@@ -114,6 +123,7 @@ def whole(rng: Random, *shape: int) -> Array:
 
 @settings(max_examples=60, deadline=None)
 @given(
+    rows=st.booleans(),
     tile=st.sampled_from(TILES),
     pads=st.sampled_from(PADS),
     channels=st.integers(1, 5),
@@ -122,6 +132,7 @@ def whole(rng: Random, *shape: int) -> Array:
     seed=st.integers(0, 1 << 16),
 )
 def test_the_definition_is_convolution(
+    rows: bool,
     tile: int,
     pads: tuple[int, ...],
     channels: int,
@@ -132,7 +143,7 @@ def test_the_definition_is_convolution(
     """In numpy, in float64 but for the weights, which are rounded to float32."""
     rng = Random(seed)
     x, w = array(rng, (2, channels, *size)), array(rng, (filters, channels, 3, 3))
-    call = winograd(x, w, tile, pads)
+    call = winograd(x, w, tile, pads, rows=rows)
     (result,) = call.expected()
     assert close(result, direct(x, w, pads))
     types = [TensorType(a.shape, "float32") for a in call.arrays]
@@ -222,7 +233,7 @@ def drawn(rng: Random, lanes: int) -> Layer:
     pads, tile = rng.choice(PADS), rng.choice(TILES)
     x = array(rng, (rng.choice((1, 1, 2)), channels, rng.choice(SIZES), rng.choice(SIZES)))
     w = array(rng, (filters, channels, 3, 3))
-    return Layer(x, w, tile, pads)
+    return Layer(x, w, tile, pads, in_run=rng.random() < 0.5)
 
 
 def check(session: Session, layers: list[Layer], target: Target) -> None:
@@ -261,7 +272,7 @@ def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
     for tile in TILES[3:]:
         channels = MOST_CHANNELS[tile]
         x, w = array(rng, (1, channels, 9, 13)), array(rng, (16, channels, 3, 3))
-        calls.append(Layer(x, w, tile, (1, 1, 1, 1)))
+        calls += [Layer(x, w, tile, (1, 1, 1, 1), in_run=in_run) for in_run in (False, True)]
     check(board_named(request, board), calls, target)
 
 

@@ -8,7 +8,7 @@ pointer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
@@ -33,11 +33,13 @@ PAIRED = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 @dataclass(slots=True)
 class Position:
-    """Where a cursor's pointer is: at `offset` elements from the beginning of its place."""
+    """Where a cursor's pointer is: at `offset` elements from the beginning of its place. stored:
+    vectors that wait to be stored with their neighbours."""
 
     cursor: Cursor
     pointer: Value
     offset: int
+    stored: list[Value] = field(default_factory=list)
 
 
 class Addresses:
@@ -290,6 +292,10 @@ class Addresses:
             return
         first = index.base if isinstance(index, Ramp) else index
         form = linear(first, self.ranges)
+        at = self.position(buffer, form)
+        if at is not None and at.cursor.groups:
+            self.store_grouped(at, form, value)
+            return
         pointer, align = self.address(buffer, form)
         stored = self.b.zext(value, memory_type(dtype)) if _is_bool(dtype) else value
         store = self.b.store(stored, pointer, align=align)
@@ -299,6 +305,14 @@ class Addresses:
             self.registers.forget(buffer)
         else:
             self.registers.put(self.b.block, buffer, form.constant, dtype, value, store)
+
+    def store_grouped(self, at: Position, form: Linear, value: Value) -> None:
+        """Stores a vector together with the neighbours before it, once it is the last of them."""
+        start, (count,) = at.cursor.groups[form.constant]
+        at.stored.append(value)
+        if len(at.stored) == count:
+            hints.store_registers(self.b, self.moved(at, start), at.stored)
+            at.stored.clear()
 
     # ---------------------------------------------------------------------------- vectors
 

@@ -43,7 +43,7 @@ from ..ir import (
 from ..ir.names import Names
 from ..ir.parts import Parts, is_choice
 from ..ir.verify import verify_each
-from ..lower import Kernel
+from ..lower import KEPT, Kernel
 from ..lower.machine import C_STEPS
 from ..passes.context import run_passes
 from .c_fixed import ABI, ACTIVATIONS, HELPERS, MATH, RESERVED, SOURCE_NOTE
@@ -270,11 +270,19 @@ class _Writer:
                 yield f"const {value_type(n.dtype)} {name} = {self.written(n)[0]};"
             self.parts.name(n, name)
 
+    def nest(self, s: For) -> Iterator[str]:
+        yield from self.begun(s.extent)
+        yield from self.loop(s, "0", self.index(s.extent, SHIFT))
+
     def stmt(self, s: Stmt) -> Iterator[str]:
         match s:
+            case For() if KEPT in s.annotations and self.kernel.parallel is not None:
+                task = self.name(self.kernel.parallel.var)
+                yield f"if ({task} == task_begin || {task} % {s.annotations[KEPT]} == 0) {{"
+                yield from indented(self.nest(s))
+                yield "}"
             case For():
-                yield from self.begun(s.extent)
-                yield from self.loop(s, "0", self.index(s.extent, SHIFT))
+                yield from self.nest(s)
             case Store(buffer, (index,), value):
                 yield from self.begun(index, value)
                 yield f"{self.name(buffer)}[{self.index(index)}] = {self.stored(value)};"

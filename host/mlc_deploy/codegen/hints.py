@@ -51,6 +51,12 @@ def prefetch(b: ll.IRBuilder, pointer: Value) -> None:
     call_named(b, "llvm.prefetch.p0", ll.VoidType(), pointer, *how)
 
 
+def store_registers(b: ll.IRBuilder, pointer: Value, values: Sequence[Value]) -> None:
+    """2 to 4 registers of neighbouring elements by one instruction of AArch64."""
+    name = f"llvm.aarch64.neon.st1x{len(values)}.{type_suffix(values[0].type)}.p0"
+    call_named(b, name, ll.VoidType(), *values, pointer)
+
+
 def load_registers(
     b: ll.IRBuilder, arch: str, pointer: Value, dtype: str, count: int
 ) -> Sequence[Value]:

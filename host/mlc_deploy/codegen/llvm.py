@@ -38,7 +38,7 @@ from ..ir import (
     statements,
     walk,
 )
-from ..lower import PHASE, Kernel
+from ..lower import KEPT, PHASE, Kernel
 from ..lower.machine.pointers import CURSORS, HIDDEN
 from . import hints
 from .addresses import Position
@@ -75,6 +75,7 @@ class _Emitter(Expressions):
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # functions besides the body, so far
+        self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first turn
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
 
@@ -101,7 +102,9 @@ class _Emitter(Expressions):
         code = self.code.body
         if task_loop(self.kernel) is not None:
             assert isinstance(code, For)
-            self.loop(code, self.turn(code, begin), self.turn(code, end))
+            first, end = self.turn(code, begin), self.turn(code, end)
+            self.tasks = code.var, first
+            self.loop(code, first, end)
         else:
             self.stmt(code)
         self.b.ret(I32(0))
@@ -138,17 +141,17 @@ class _Emitter(Expressions):
         constants of outer loops would take some."""
         used = [v for v in dict.fromkeys(walk(s)) if isinstance(v, Var) and v in self.variables]
         values = [self.variables[v] for v in used]
-        outside = self.b, self.pointers, self.variables, self.scopes
+        outside = self.b, self.pointers, self.variables, self.scopes, self.tasks
         given = self.b.function.args[: len(self.kernel.body.buffers)]
         given += self.b.function.args[len(given) :][: len(scalars_of(self.kernel)) + 1]
-        self.pointers, self.variables, self.scopes = {}, {}, [{}]
+        self.pointers, self.variables, self.scopes, self.tasks = {}, {}, [{}], None
         self.phases += 1
         function = self.function(f"{self.symbol}.phase{self.phases}", [v.type for v in values])
         function.attributes.add("noinline")
         self.variables |= zip(used, function.args[len(given) :], strict=True)
         self.loop(s, self.word(0), self.integer(s.extent))
         self.b.ret(I32(0))
-        self.b, self.pointers, self.variables, self.scopes = outside
+        self.b, self.pointers, self.variables, self.scopes, self.tasks = outside
         self.b.call(function, [*given, *values])
 
     def turn(self, loop: For, task: Value) -> Value:
@@ -178,10 +181,10 @@ class _Emitter(Expressions):
     def stmt(self, s: Stmt) -> None:
         self.expr.begin()
         match s:
-            case For() if PHASE in s.annotations:
-                self.phase(s)
+            case For() if KEPT in s.annotations and self.tasks is not None:
+                self.kept(s, *self.tasks)
             case For():
-                self.loop(s, self.word(0), self.integer(s.extent))
+                self.nest(s)
             case Store(buffer, (index,), value):
                 # No fused products below a rounding: an unrounded product may change the integer by
                 # one.
@@ -205,6 +208,25 @@ class _Emitter(Expressions):
                 self.expr(value)
             case _:
                 raise AssertionError(f"no code for {type(s).__name__}\n{s}")
+
+    def nest(self, s: For) -> None:
+        if PHASE in s.annotations:
+            self.phase(s)
+        else:
+            self.loop(s, self.word(0), self.integer(s.extent))
+
+    def kept(self, s: For, task: Var, first: Value) -> None:
+        """A loop that does not run where the thread's task before has done so."""
+        begins = self.b.icmp_signed("==", self.variables[task], first)
+        other = self.expr((task % s.annotations[KEPT]).equal(0))
+        then, after = (self.b.append_basic_block(name) for name in ("then", "endif"))
+        self.b.cbranch(self.b.or_(begins, other), then, after)
+        self.b.position_at_end(then)
+        self.scopes.append({})
+        self.nest(s)
+        self.scopes.pop()
+        self.b.branch(after)
+        self.b.position_at_end(after)
 
     def leave(self, status: Expr) -> None:
         """The kernel returns; code after it in the block is never reached."""

@@ -1,12 +1,13 @@
 """Passes from scheduled PrimFuncs to flat loops."""
 
-from .annotations import PHASE, WHOLE
+from .annotations import KEPT, PHASE, WHOLE
 from .machine import LLVM_STEPS
 from .pipeline import STEPS, Kernel, lower
 from .simple import simple_loops
 from .storage import WORKSPACE
 
 __all__ = [
+    "KEPT",
     "LLVM_STEPS",
     "PHASE",
     "STEPS",

@@ -30,6 +30,7 @@ from ..ir import (
 )
 from ..ir.build import span_of
 from ..passes.context import optional
+from .annotations import KEPT
 
 WORKSPACE = "lower.workspace"  # the attribute that says where each scratch buffer lies, in bytes
 
@@ -65,7 +66,10 @@ def share_storage(func: PrimFunc) -> PrimFunc:
     if len(shared) < 2 or any(not isinstance(n, int) for b in shared for n in b.shape):
         return func
     uses, spans = _accesses(root.body, set(shared))
-    lives = [(b, _life(uses[b], spans)) for b in shared if uses[b]]
+    whole = Span(0, max((span.last for span in spans.values()), default=0))
+    lives = [
+        (b, whole if _is_kept(uses[b]) else _life(uses[b], spans)) for b in shared if uses[b]
+    ]
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, Span]] = []
     for buffer, life in sorted(lives, key=lambda item: -_bytes(item[0])):
@@ -121,6 +125,12 @@ def _accesses(
 
     visit(body, ())
     return uses, spans
+
+
+def _is_kept(found: Sequence[Access]) -> bool:
+    """Whether later tasks read what a loop KEPT wrote."""
+    kept = [{n for n in a.around if isinstance(n, For) and KEPT in n.annotations} for a in found]
+    return any(loops - other for loops in kept for other in kept)
 
 
 def _life(found: Sequence[Access], spans: dict[For, Span]) -> Span:

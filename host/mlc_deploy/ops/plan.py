@@ -36,7 +36,8 @@ class Packing:
     """How constant weights are laid out at compile time: from the plain layout `source` to the
     layout `to`. taps: the width of a row of taps that replaces input channels, if any
     (nn.taps_as_channels). shifts: of the rows of taps, repeated in `high` rows for each shift, if
-    any (nn.rows_shifted). tile: Winograd's tile, for which weights are transformed, if any. bits:
+    any (nn.rows_shifted). tile: Winograd's tile, for which weights are transformed, if any; their
+    rows, too, if `rows` (winograd.py). bits:
     of numbers in blocks of bytes, if any. halves: the dimension of `to` that counts the halves of a
     byte (block_scaled.py). floats: the dtype that floats become, if any."""
 
@@ -46,6 +47,7 @@ class Packing:
     shifts: tuple[int, ...] = ()
     high: int = 0
     tile: int = 0
+    rows: bool = True
     bits: int = 0
     halves: int = 0
     floats: str = ""
@@ -63,7 +65,8 @@ class Packing:
             w = w.astype(self.floats)
         packed = pack(self.prepared(w), self.source, self.to)
         if self.tile:  # after packing: transformed weights are up to seven times as many
-            return transformed_weights(packed, self.tile, layout(self.to).order.index("H"))
+            height = layout(self.to).order.index("H")
+            return transformed_weights(packed, self.tile, height, self.rows)
         return packed
 
     def _of_few_bits(self, w: Array) -> Array:
@@ -87,7 +90,8 @@ class Packing:
         if self.floats and dtype_of(dtype).kind == "float":
             dtype = self.floats
         if self.tile:
-            sizes = (*sizes[:2], self.tile + KERNEL - 1, self.tile + KERNEL - 1)
+            points = self.tile + KERNEL - 1
+            sizes = (*sizes[:2], points, points if self.rows else KERNEL)
             dtype = points_dtype(dtype)
         elif self.taps:
             sizes = (sizes[0], sizes[1] * self.taps, sizes[2], 1)

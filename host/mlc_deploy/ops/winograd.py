@@ -7,8 +7,10 @@ Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), at the fi
 points 0, 1, -1, 2, -2, -1/2, 1/2, and at infinity.
 
 winograd_conv2d(x, weights): data NCHW, or in blocks of channels (data_layout, which is the result's
-too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Attributes: tile
-(m), pads (top, left, bottom, right), pad_value (default 0); stride and dilation are 1.
+too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Weights of
+floats may be [O, I, m + 2, 3], of which only the columns are transformed: they are about half as
+many bytes, and each row is transformed in the run. Attributes: tile (m), pads (top, left, bottom,
+right), pad_value (default 0); stride and dilation are 1.
 
 Data of int8 give int32, exactly. F(4 x 4, 3 x 3) has whole numbers except for the weights, whose
 rows are multiples of 1/24. Rows are multiplied by 24 to be whole. The last row would then be too
@@ -32,7 +34,7 @@ from .. import te
 from ..ir import Expr, Reduce
 from ..te import Tensor
 from .half import tile_sum
-from .layout import Layout, pack, plain_sizes, unpack
+from .layout import Layout, layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
 from .products import conv_products
 from .quantize import SUMS, narrowed, product
@@ -69,14 +71,19 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 @cache
+def scales(tile: int) -> tuple[Fraction, ...]:
+    """By which the values of a filter's polynomial at the tile + 2 points are multiplied."""
+    at = points(tile)
+    others = ((p - q for q in at if q != p) for p in at)
+    return (*(1 / prod(each, start=Fraction(1)) for each in others), Fraction(1))
+
+
+@cache
 def weights_matrix(tile: int) -> Array:
     """G, float64 [tile + 2, 3]: a row of the filter at each point."""
-    at = points(tile)
-    rows = []
-    for k, p in enumerate(at):
-        scale = prod((p - q for n, q in enumerate(at) if n != k), start=Fraction(1))
-        rows.append([p**j / scale for j in range(KERNEL)])
-    rows.append([Fraction(0)] * (KERNEL - 1) + [Fraction(1)])
+    values = [[p**j for j in range(KERNEL)] for p in points(tile)]
+    values.append([Fraction(int(j == KERNEL - 1)) for j in range(KERNEL)])
+    rows = [[scale * v for v in row] for scale, row in zip(scales(tile), values, strict=True)]
     return np.array(rows, np.float64)
 
 
@@ -96,23 +103,25 @@ def result_matrix(tile: int) -> Array:
     return np.array(rows, np.float64)
 
 
-def transformed_weights(w: Array, tile: int, axis: int = 2) -> Array:
+def transformed_weights(w: Array, tile: int, axis: int = 2, rows: bool = True) -> Array:
     """Filters at the points, G w G^T: dimensions `axis` and the next, 3 x 3, become tile + 2 by
-    tile + 2. Of w's dtype; of int8 as int16, by whole_weights_matrix."""
+    tile + 2; or tile + 2 by 3, if rows are left to be transformed in the run, G w. Of w's dtype; of
+    int8 as int16, by whole_weights_matrix."""
     whole = w.dtype == np.int8
     g = whole_weights_matrix() if whole else weights_matrix(tile)
-    both = np.kron(g, g)  # for rows and columns, as one matrix product
-    before, behind = w.shape[:axis], w.shape[axis + 2 :]
+    both = np.kron(g, g) if rows else g  # for rows and columns, as one matrix product
+    sides = 2 if rows else 1
+    before, behind = w.shape[:axis], w.shape[axis + sides :]
     count = prod(behind)
     columns = next(n for n in range(min(COLUMNS, count), 0, -1) if count % n == 0)
-    filters = w.reshape(prod(before), KERNEL * KERNEL, -1, columns).swapaxes(1, 2)
+    filters = w.reshape(prod(before), KERNEL**sides, -1, columns).swapaxes(1, 2)
     values = np.empty((prod(before), len(both), count), points_dtype(str(w.dtype)))
     products = values.reshape(prod(before), len(both), -1, columns).swapaxes(1, 2)
     step = max(1, PIECE // count)
     for begin in range(0, len(filters), step):
         some = slice(begin, begin + step)
         products[some] = both @ filters[some].astype(np.float64)
-    return values.reshape(*before, len(g), len(g), *behind)
+    return values.reshape(*before, *[len(g)] * sides, *behind)
 
 
 def points_dtype(dtype: str) -> str:
@@ -161,6 +170,18 @@ def data_transform(d: Sequence[Expr]) -> list[Expr]:
         even, odd = _sum(others, d[2::2]), _times(p, _sum(others, d[1:-1:2]))
         result += [even + odd, even - odd]
     return [*result, _sum(every, d[1::2])]
+
+
+def filter_transform(g: Sequence[Expr], tile: int) -> list[Expr]:
+    """weights_matrix times g, a row of a filter, without the matrix's scales."""
+    first, middle, last = g
+    result = [first]
+    for p in PAIRS[: tile // 2]:
+        even, odd = first + _times(p * p, last), _times(p, middle)
+        result += [even + odd, even - odd]
+    for p in points(tile)[len(result) :]:
+        result.append(_sum([Fraction(1), p, p * p], g))
+    return [*result, last]
 
 
 def result_transform(d: Sequence[Expr]) -> list[Expr]:
@@ -248,7 +269,9 @@ def _described(x: Tensor, w: Tensor, attrs: Attrs) -> tuple[Layout, Weights]:
     fits = x.ndim == len(data_layout.order) and all(isinstance(n, int) for n in (channels, *area))
     require(fits, f"winograd_conv2d: {data_layout.text} of {list(x.shape)}")
     weights = weights_of(w, attrs, "OIHW")
-    fits = len(weights.sizes) == 4 and weights.sizes[1:] == (channels, size, size)
+    widths = (size,) if x.dtype == "int8" else (size, KERNEL)
+    fits = len(weights.sizes) == 4 and weights.sizes[1:3] == (channels, size)
+    fits = fits and weights.sizes[3] in widths
     require(fits, f"winograd_conv2d: {channels} channels, weights {list(weights.sizes)}, tile {m}")
     (lanes,) = data_layout.tiles.get("C", (1,))
     out_channels = weights.sizes[0]
@@ -268,6 +291,7 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     pad                the data with its border, up to whole tiles
     window, columns    a tile's data; its columns transformed
     row, points        a row of that; transformed: [N, x, y, C/c, tile, c]
+    filter_row, filters      a row of filters for which this is left to do; transformed
     product_tile, product    summed over the channels: [N, O/c, x, y, tile, c]
     column, rows       a column of the tile's points; transformed to rows of results
     points_row, tile_row     a row of those; transformed
@@ -292,7 +316,11 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     window = te.compute(
         (batch, channels // lanes, down * across, size, size, lanes), datum, name="window"
     )
-    tile_row = _results(_products(_points(window, size), weights), m)
+    in_run = weights.sizes[3] == KERNEL
+    points = _points(window, size, in_run)
+    if in_run:
+        weights = _filters(weights, m, *_neighbours(attrs))
+    tile_row = _results(_products(points, weights), m)
 
     def result(b: Expr, f: Expr, y: Expr, q: Expr, *lane: Expr) -> Any:
         at = (b, f, y // m * across + q // m, y % m, q % m)
@@ -304,8 +332,43 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     return [te.compute(out, result, name="winograd_conv2d")]
 
 
-def _points(window: Tensor, size: int) -> Tensor:
-    """[N, x, y, C/c, tile, c], of tiles of data [N, C/c, tile, size, size, c]."""
+def _neighbours(attrs: Attrs) -> tuple[int, int]:
+    """Of how many channels, and for how many output channels, packed weights lie side by side."""
+    tiles = layout(attrs["kernel_layout"]).tiles if "kernel_layout" in attrs else {}
+    return prod(tiles.get("I", ())), prod(tiles.get("O", ()))
+
+
+def _filters(weights: Weights, m: int, near: int, width: int) -> Weights:
+    """Filters whose rows are transformed, too, those of `near` channels and for `width` output
+    channels side by side."""
+    out_channels, channels, size, _ = weights.sizes
+    row = te.compute(
+        (out_channels // width, size, KERNEL, channels, width),
+        lambda f, u, j, c, e: weights.at(f * width + e, c, u, j),
+        name="filter_row",
+    )
+    filters = te.compute(
+        (out_channels // width, size, channels // near, size, near, width),
+        lambda f, u, c, v, n, e: _element(
+            filter_transform([row[f, u, j, c * near + n, e] for j in range(KERNEL)], m), v
+        ),
+        name="filters",
+    )
+
+    def at(o: Expr, c: Expr, u: Expr, v: Expr) -> Expr:
+        return filters[o // width, u, c // near, v, c % near, o % width]
+
+    return Weights((out_channels, channels, size, size), at)
+
+
+def _points(window: Tensor, size: int, scaled: bool) -> Tensor:
+    """[N, x, y, C/c, tile, c], of tiles of data [N, C/c, tile, size, size, c]. scaled: by the scales
+    that filter_transform leaves out."""
+    by = scales(size - KERNEL + 1) if scaled else (Fraction(1),) * size
+
+    def scaled_points(data: Sequence[Expr]) -> list[Expr]:
+        return [_times(c, value) for c, value in zip(by, data_transform(data), strict=True)]
+
     batch, blocks, tiles, _, _, lanes = window.shape
     columns = te.compute(
         window.shape,
@@ -318,7 +381,7 @@ def _points(window: Tensor, size: int) -> Tensor:
     points: Tensor = te.compute(
         (batch, size, size, blocks, tiles, lanes),
         lambda b, u, v, c, t, e: _element(
-            data_transform([row[b, c, t, u, j, e] for j in range(size)]), v
+            scaled_points([row[b, c, t, u, j, e] for j in range(size)]), v
         ),
         name="points",
     )
@@ -385,6 +448,8 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     windows = np.lib.stride_tricks.sliding_window_view(data, (size, size), (2, 3))
     b, a = data_matrix(m), result_matrix(m)
     whole = x.dtype == np.int8
+    if w.shape[3] == KERNEL:
+        w = w.astype(np.float64) @ weights_matrix(m).T
     if whole:
         a = a * (WHOLE_ROWS[0] / np.array(WHOLE_ROWS))
     tiles = windows[:, :, ::m, ::m]

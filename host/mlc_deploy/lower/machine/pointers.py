@@ -145,7 +145,38 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
         stretches = _stretches(sorted(offsets), REACH // dtype_of(buffer.dtype).bytes)
         if len(stretches) > 1 and all(len(s) >= WORTH for s in stretches):
             found += [Cursor(buffer, moving, step, s[0], s[0], False) for s in stretches]
+    if TOGETHER in loop.annotations and arch == "aarch64":
+        found += _of_stores(loop, ranges)
     return found
+
+
+def _of_stores(loop: For, ranges: Mapping[Var, Bounds]) -> Iterator[Cursor]:
+    """Cursors for vectors that are stored AT_ONCE, neighbours after each other."""
+    if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
+        return
+    read = {n.buffer for n in walk(loop.body) if isinstance(n, Load)}
+    places: dict[Place, list[Store]] = {}
+    for s in statements(loop.body):
+        if isinstance(s, Store) and s.buffer.scope != "local":
+            form = _neighbours(s, ranges)
+            if form is None or s.buffer in read or loop.var not in form.terms:
+                return
+            places.setdefault((s.buffer, Linear(0, form.terms)), []).append(s)
+    for (buffer, moving), stores in places.items():
+        offsets = [form.constant for s in stores if (form := _neighbours(s, ranges))]
+        starts, lanes = offsets[::AT_ONCE], dtype_of(stores[0].value.dtype).lanes
+        if offsets == [start + n * lanes for start in starts for n in range(AT_ONCE)]:
+            groups = {offset: (starts[n // AT_ONCE], (AT_ONCE,)) for n, offset in enumerate(offsets)}
+            step = moving.terms[loop.var]
+            yield Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups)
+
+
+def _neighbours(s: Store, ranges: Mapping[Var, Bounds]) -> Linear | None:
+    """Where a store of a register of neighbours begins."""
+    kind, (index,) = dtype_of(s.value.dtype), s.indices
+    if kind.lanes * kind.bits != REGISTER or not isinstance(index, Ramp):
+        return None
+    return linear(index.base, ranges) if is_const(index.stride, 1) else None
 
 
 def prefetched(s: Stmt) -> Iterator[Load]:
@@ -161,7 +192,9 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     the load, whether only single lanes are used)."""
     if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
         return {}
-    sums = any(isinstance(s, Store) and s.buffer.scope == "local" for s in statements(loop.body))
+    stores = [s for s in statements(loop.body) if isinstance(s, Store)]
+    sums = any(s.buffer.scope == "local" for s in stores)
+    written = {s.buffer for s in stores} if TOGETHER in loop.annotations else None
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
     ahead = set(prefetched(loop.body))
@@ -173,7 +206,9 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
                 continue
             case Call("if_then_else"):
                 return {}
-            case Store(buffer) if buffer.scope != "local" and not (sums and _stays(n, loop.var)):
+            case Store(buffer) if buffer.scope != "local" and not (
+                written is not None or sums and _stays(n, loop.var)
+            ):
                 return {}
             case Shuffle((Load() as vector,), lanes) | Shuffle((Cast(_, Load() as vector),), lanes):
                 if len(set(lanes)) == 1:
@@ -185,7 +220,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
                 if loop.var in form.terms and not any(_hides(a, loop.var) for a in form.terms):
                     load = (form.constant, n, id(n) in of_lanes)
                     places.setdefault((buffer, Linear(0, form.terms)), []).append(load)
-    return places
+    return {place: loads for place, loads in places.items() if place[0] not in (written or ())}
 
 
 def _groups(loads: Sequence[tuple[int, Load, bool]], free: int) -> dict[int, Group]:

@@ -24,10 +24,10 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import Phases, conv_shape, in_border, is_open, whole_tiles
 from ..registry import Attrs, TensorType
-from ..tile import computed_loops, divisor, inline_epilogue, schedule_tile
+from ..tile import computed_loops, divisor, inline_epilogue, loops_inside, schedule_tile
 from .contraction import best_tile, prefetch_weights
 from .conv2d import Blocks, ConvBlocks, Tap, blocks_of, in_blocks, plan_blocks
-from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of
+from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of, keep
 
 MOST_TOGETHER = 8  # elements of a row that a turn copies, where no phase is beside another
 # Instructions to copy a vector: its load and store, and a part of a turn. `mlc-deploy --emit asm`
@@ -75,6 +75,8 @@ class ConvStrips(ConvBlocks):
         place = images[0] if images else task
         sch.compute_at(self.copy, place)
         self.schedule_copy(sch, place)
+        if place == task:
+            keep(sch, loops_inside(sch, self.copy, task)[0], self.strips)
         sch.annotate(task, WHOLE, True)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)

@@ -1,12 +1,15 @@
 """Strips: whole rows of a result, which one task computes for a group of output channels. What it
 makes of their data stays in the second-level cache, and a thread's workspace is that of a strip. A
-strip that several groups share is made once for each."""
+thread makes a strip once for all of its groups that it takes in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from ...lower.annotations import KEPT
+from ...schedule import Schedule
 
 L2 = 512 << 10  # bytes of cache that small boards' cores share
 TASKS = 4  # so many are enough for threads to share
@@ -27,6 +30,12 @@ class Strips:
 
 
 S = TypeVar("S", bound=Strips)
+
+
+def keep(sch: Schedule, loop: str, strips: Strips) -> None:
+    """`loop`, which makes the data of a strip, serves all its groups that a thread takes in turn."""
+    if strips.groups > 1:
+        sch.annotate(loop, KEPT, strips.groups)
 
 
 def best(strips: Iterable[S]) -> S:

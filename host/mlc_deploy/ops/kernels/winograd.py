@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from mlc_targets import Target
 
 from ...ir import PrimFunc
-from ...lower.annotations import PHASE, WHOLE
+from ...lower.annotations import PHASE, TOGETHER, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
 from ..half import spare_registers
-from ..plan import SMALL, Packing, Plan
+from ..plan import SMALL, WEIGHTS, Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
 from ..tile import computed_loops, inline_epilogue, loops_inside, schedule_sums
 from ..winograd import KERNEL, TILES, WHOLE_TILE, growth
-from .contraction import Work, best_tile, cost, prefetch_weights
+from .contraction import AT_ONCE, Work, best_tile, cost, prefetch_weights
 from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
-from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of
+from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of, keep
 
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
@@ -44,9 +44,11 @@ GAIN = 0.9  # up to this share of the direct cost, Winograd is worth the weights
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileStrips(Strips):
     """F(tile x tile, 3 x 3) in strips of `rows` rows of tiles. A register tile is `pixels` tiles
-    against `vectors` vectors of output channels."""
+    against `vectors` vectors of output channels. in_run: whether rows of filters are transformed in
+    the run, for each strip."""
 
     tile: int
+    in_run: bool
     pixels: int
     vectors: int
 
@@ -95,7 +97,8 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     if direct is None or conv.channels % numbers.lanes:
         return Decision(None, f"its channels do not divide into blocks of {numbers.lanes}")
     exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
-    best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
+    tried = (s for tile in exact for s in _forms(conv, tile, target))
+    best = min(tried, key=lambda found: found.cost)
     weights = w.bytes
     most = direct.cost + PER_BYTE[target.arch] * weights
     share = best.cost / most
@@ -137,20 +140,31 @@ def numbers_of(dtype: str, target: Target) -> Numbers | None:
     return Numbers(BLOCK, 2, 2, of_words(target, BLOCK * TURNS), (WHOLE_TILE,), SHIFTED)
 
 
-def best_strips(conv: ConvShape, tile: int, target: Target) -> TileStrips:
-    """The best strips for a tile."""
+def best_strips(conv: ConvShape, tile: int, target: Target, in_run: bool = False) -> TileStrips:
+    """The best strips for a tile, and for whether rows of filters are transformed in the run."""
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
-    return best(_strips(conv, tile, numbers, target))
+    return best(_strips(conv, tile, numbers, target, in_run))
 
 
-def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Iterator[TileStrips]:
+def _forms(conv: ConvShape, tile: int, target: Target) -> Iterator[TileStrips]:
+    """The best strips for a tile in each form of the weights. Only float32 are exact enough for
+    transforms that round twice."""
+    for in_run in (False, True) if conv.dtype == "float32" else (False,):
+        yield best_strips(conv, tile, target, in_run)
+
+
+def _strips(
+    conv: ConvShape, tile: int, numbers: Numbers, target: Target, in_run: bool
+) -> Iterator[TileStrips]:
     height, width = conv.out_size
     down, across = -(-height // tile), -(-width // tile)
     out_blocks = conv.out_channels // numbers.lanes
     spare = spare_registers(conv.dtype, conv.channels, target)
-    values = (tile + KERNEL - 1) ** 2
-    weights = numbers.size * values * conv.channels * conv.out_channels
+    size = tile + KERNEL - 1
+    values, stored = size * size, size * (KERNEL if in_run else size)
+    weights = numbers.size * stored * conv.channels * conv.out_channels
+    filters = size * _filter_cost(tile) * conv.channels * out_blocks if in_run else 0
     data, results = (numbers.sums * count for count in _transform_costs(tile, numbers.vectors))
     for rows in range(1, down + 1):
         if down % rows:
@@ -165,10 +179,11 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
         waits = bytes_moved(weights, strips, strip, parts)
         groups = groups_of(strips, parts)
         in_and_out = groups * data * (conv.channels // numbers.lanes) + results * out_blocks
-        of_strip = products + tiles * in_and_out
+        of_strip = products + tiles * in_and_out + filters
         whole = strips * of_strip + PER_BYTE[target.arch] * waits
         yield TileStrips(
             tile=tile,
+            in_run=in_run,
             rows=rows,
             pixels=sums.rows,
             vectors=sums.blocks,
@@ -192,6 +207,13 @@ def _transform_costs(tile: int, vectors: int) -> tuple[float, float]:
     return 2 * size * (data + LOOP) + size * size * 3, vectors * (sums + moved)
 
 
+def _filter_cost(tile: int) -> float:
+    """Instructions to transform a row of filters, a vector of output channels: sums, and loads and
+    stores as for data."""
+    sums = 3 * (tile // 2) + 2 * (tile % 2)
+    return sums + (KERNEL + tile + KERNEL - 1) / 2
+
+
 # ------------------------------------------------------------------------------------------- plan
 
 
@@ -210,13 +232,16 @@ class Winograd(Plan):
         return max(0.0, self.direct - self.cost)
 
     def lighter(self) -> Sequence[Winograd]:
-        """Plans with smaller tiles, which have fewer points."""
+        """Plans of smaller tiles, which have fewer points, or whose filters' rows are transformed
+        in the run."""
         numbers = numbers_of(self.conv.dtype, self.target)
         assert numbers is not None
-        smaller = (tile for tile in numbers.tiles if tile < self.strips.tile)
-        found = (best_strips(self.conv, tile, self.target) for tile in smaller)
+        tiles = (tile for tile in numbers.tiles if tile <= self.strips.tile)
+        found = (strips for tile in tiles for strips in _forms(self.conv, tile, self.target))
         worth = (strips for strips in found if strips.cost <= GAIN * self.direct)
-        return [_plan(self.types, self.conv, self.target, s, self.direct) for s in worth]
+        made = [_plan(self.types, self.conv, self.target, s, self.direct) for s in worth]
+        most = self.arguments[WEIGHTS].bytes
+        return [plan for plan in made if plan.arguments[WEIGHTS].bytes < most]
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return compute(self.op, inputs, self.attrs)
@@ -235,9 +260,12 @@ class Winograd(Plan):
         _schedule_results(sch, (right, i, j, lane), plan.tile <= HELD)
         sch.annotate(vector, PHASE, True)
         by_row = self.kernel.by_number
-        point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS, by_row)
-        prefetch_weights(sch, point, func, self.kernel)
-        _schedule_data(sch, task, across, plan.tile <= HELD)
+        column, point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS, by_row)
+        if plan.in_run:
+            _schedule_filters(sch, column, lanes)
+        else:
+            prefetch_weights(sch, point, func, self.kernel)
+        _schedule_data(sch, task, across, plan.tile <= HELD, plan)
         sch.annotate(task, WHOLE, True)
         sch.parallel(task)
         return sch.func
@@ -270,7 +298,12 @@ def _plan(
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
     lanes = numbers.lanes
-    packing = Packing("OIHW", f"OHWI{lanes}i{strips.vectors * lanes}o", tile=strips.tile)
+    together = f"{strips.vectors * lanes}o"
+    packed = f"OHWI{lanes}i{together}"
+    if strips.in_run:  # as many neighbours as one instruction loads, and then stores
+        near = AT_ONCE // strips.vectors
+        packed = f"OHIW{near}i{together}" if near > 1 else f"OHIW{together}"
+    packing = Packing("OIHW", packed, tile=strips.tile, rows=not strips.in_run)
     own, blocks = {"tile": strips.tile, "pads": conv.pads}, f"NCHW{lanes}c"
     own |= {"pad_value": conv.border} if conv.border else {}
     fields = in_layouts(types, own, target, packing, blocks, blocks)
@@ -305,9 +338,9 @@ def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
 
 def _schedule_products(
     sch: Schedule, part: str, pixels: int, lanes: int, steps: int, row_by_row: bool
-) -> str:
+) -> tuple[str, str]:
     """Schedules the products, by vectors of output channels and point: tiles by channels, summed up
-    in registers. Returns the loop over points."""
+    in registers. Returns the loops over columns of points, and over the points of one."""
     sch.compute_at("product", part)
     f, u, v, t, lane = computed_loops(sch, "product", part, range(1, 6))
     t, pixel = sch.split(t, [None, pixels])
@@ -316,10 +349,26 @@ def _schedule_products(
     schedule_sums(sch, "product_tile", t, lanes, steps, row_by_row)
     _unroll(sch, [f, pixel], lane)
     sch.annotate(u, PHASE, True)
-    return v
+    return u, v
 
 
-def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
+def _schedule_filters(sch: Schedule, column: str, lanes: int) -> None:
+    """Schedules the transforms of filters' rows, for a column of points: channel by channel, vectors
+    of output channels side by side."""
+    sch.compute_at("filters", column)
+    c, v, near, e = computed_loops(sch, "filters", column, (2, 3, 4, 5))
+    group, lane = sch.split(e, [None, lanes])
+    sch.reorder(c, v, near, group, lane)
+    sch.compute_at("filter_row", c)
+    sch.set_scope("filter_row", 0, "local")
+    *loops, e = loops_inside(sch, "filter_row", c)
+    row_group, row_lane = sch.split(e, [None, lanes])
+    _unroll(sch, [*loops, row_group], row_lane)
+    _unroll(sch, [v, near, group], lane)
+    sch.annotate(c, TOGETHER, True)
+
+
+def _schedule_data(sch: Schedule, task: str, across: int, held: bool, strips: Strips) -> None:
     """Schedules the transforms of a tile's data, by block of channels: of columns, then row by row
     to points. held: registers hold all of it, and no loops are left."""
     sch.compute_at("points", task)
@@ -343,6 +392,7 @@ def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
     if held:
         sch.set_scope("columns", 0, "local")
     sch.annotate(c, PHASE, True)
+    keep(sch, c, strips)
 
 
 def _in_registers(sch: Schedule, name: str, at: str) -> None:
