@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 import mlc_deploy as mlc
@@ -153,3 +155,32 @@ def test_weights_are_loaded_together_where_registers_are_free(
     found = find_cursors(together(loop(whole_tile(rows, blocks, 4))), {}, "aarch64")
     weights = [c for c in found if c.step == 512]
     assert {n for c in weights for _, counts in c.groups.values() for n in counts} == parts
+
+
+def copies(*offsets: int, to: str = "B") -> str:
+    """Vectors of A, doubled, stored at these offsets of a turn's 32."""
+    return "\n".join(
+        f"{to}[T.Ramp(k * 32 + {n}, 1, 4)] = A[T.Ramp(k * 64 + {n}, 1, 4)] * T.Broadcast(2.0, 4)"
+        for n in offsets
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "grouped"),
+    [
+        (range(0, 32, 4), True),
+        ((16, 20, 24, 28, 0, 4, 8, 12), True),
+        (range(0, 24, 4), False),  # the last two have no neighbours
+        ((0, 8, 4, 12), False),
+    ],
+)
+def test_four_neighbours_are_stored_by_one_instruction(
+    offsets: Sequence[int], grouped: bool
+) -> None:
+    k = loop(copies(*offsets))
+    assert find_cursors(k, {}, "aarch64") == []  # unless a schedule asks for it
+    found = [c for c in find_cursors(together(k), {}, "aarch64") if c.buffer.name == "B"]
+    assert [c.start for c in found] == ([offsets[0]] if grouped else [])
+    assert all(parts == (4,) for c in found for _, parts in c.groups.values())
+    itself = together(loop(copies(*offsets, to="A")))
+    assert find_cursors(itself, {}, "aarch64") == []  # later loads may read what is stored

@@ -67,9 +67,7 @@ def share_storage(func: PrimFunc) -> PrimFunc:
         return func
     uses, spans = _accesses(root.body, set(shared))
     whole = Span(0, max((span.last for span in spans.values()), default=0))
-    lives = [
-        (b, whole if _is_kept(uses[b]) else _life(uses[b], spans)) for b in shared if uses[b]
-    ]
+    lives = [(b, whole if _is_kept(uses[b]) else _life(uses[b], spans)) for b in shared if uses[b]]
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, Span]] = []
     for buffer, life in sorted(lives, key=lambda item: -_bytes(item[0])):

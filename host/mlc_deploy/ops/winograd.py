@@ -362,8 +362,8 @@ def _filters(weights: Weights, m: int, near: int, width: int) -> Weights:
 
 
 def _points(window: Tensor, size: int, scaled: bool) -> Tensor:
-    """[N, x, y, C/c, tile, c], of tiles of data [N, C/c, tile, size, size, c]. scaled: by the scales
-    that filter_transform leaves out."""
+    """[N, x, y, C/c, tile, c], of tiles of data [N, C/c, tile, size, size, c]. scaled: times the
+    scales that filter_transform leaves out."""
     by = scales(size - KERNEL + 1) if scaled else (Fraction(1),) * size
 
     def scaled_points(data: Sequence[Expr]) -> list[Expr]:

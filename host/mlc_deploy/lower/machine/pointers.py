@@ -166,7 +166,8 @@ def _of_stores(loop: For, ranges: Mapping[Var, Bounds]) -> Iterator[Cursor]:
         offsets = [form.constant for s in stores if (form := _neighbours(s, ranges))]
         starts, lanes = offsets[::AT_ONCE], dtype_of(stores[0].value.dtype).lanes
         if offsets == [start + n * lanes for start in starts for n in range(AT_ONCE)]:
-            groups = {offset: (starts[n // AT_ONCE], (AT_ONCE,)) for n, offset in enumerate(offsets)}
+            every = enumerate(offsets)
+            groups = {offset: (starts[n // AT_ONCE], (AT_ONCE,)) for n, offset in every}
             step = moving.terms[loop.var]
             yield Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups)
 
@@ -207,7 +208,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
             case Call("if_then_else"):
                 return {}
             case Store(buffer) if buffer.scope != "local" and not (
-                written is not None or sums and _stays(n, loop.var)
+                written is not None or (sums and _stays(n, loop.var))
             ):
                 return {}
             case Shuffle((Load() as vector,), lanes) | Shuffle((Cast(_, Load() as vector),), lanes):

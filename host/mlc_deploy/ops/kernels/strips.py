@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Strips)
 
 
 def keep(sch: Schedule, loop: str, strips: Strips) -> None:
-    """`loop`, which makes the data of a strip, serves all its groups that a thread takes in turn."""
+    """`loop`, which makes a strip's data, serves all its groups that a thread takes in turn."""
     if strips.groups > 1:
         sch.annotate(loop, KEPT, strips.groups)
 

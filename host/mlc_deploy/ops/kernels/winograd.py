@@ -353,7 +353,7 @@ def _schedule_products(
 
 
 def _schedule_filters(sch: Schedule, column: str, lanes: int) -> None:
-    """Schedules the transforms of filters' rows, for a column of points: channel by channel, vectors
+    """Schedules the transforms of filters' rows, for a column of points: by some channels, vectors
     of output channels side by side."""
     sch.compute_at("filters", column)
     c, v, near, e = computed_loops(sch, "filters", column, (2, 3, 4, 5))
