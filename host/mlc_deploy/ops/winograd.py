@@ -347,7 +347,7 @@ def _filters(weights: Weights, m: int, near: int, width: int) -> Weights:
         lambda f, u, j, c, e: weights.at(f * width + e, c, u, j),
         name="filter_row",
     )
-    filters = te.compute(
+    filters: Tensor = te.compute(
         (out_channels // width, size, channels // near, size, near, width),
         lambda f, u, c, v, n, e: _element(
             filter_transform([row[f, u, j, c * near + n, e] for j in range(KERNEL)], m), v
@@ -356,7 +356,8 @@ def _filters(weights: Weights, m: int, near: int, width: int) -> Weights:
     )
 
     def at(o: Expr, c: Expr, u: Expr, v: Expr) -> Expr:
-        return filters[o // width, u, c // near, v, c % near, o % width]
+        found: Expr = filters[o // width, u, c // near, v, c % near, o % width]
+        return found
 
     return Weights((out_channels, channels, size, size), at)
 
