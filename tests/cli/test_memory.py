@@ -42,8 +42,8 @@ def test_weights_grow_as_far_as_they_may(mlc_deploy: Command, folder: Path) -> N
             ("fast", ("--memory", "fast")), ("as it is", ()),
         )
     }  # fmt: skip
-    assert sizes["small"] == sizes["balanced"] == plain  # it is the one layer
-    assert sizes["fast"] == sizes["as it is"] > 3 * plain
+    assert sizes["small"] == plain < sizes["balanced"] <= 1.5 * plain  # it is the one layer
+    assert sizes["fast"] == sizes["as it is"] > 2 * plain
 
 
 def test_what_is_refused(mlc_deploy: Command, folder: Path) -> None:
