@@ -51,7 +51,7 @@ sys.path.insert(0, str(ROOT))
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
 from mlc_deploy.graph.count import multiply_accumulates  # noqa: E402
-from mlc_deploy.passes.context import MEMORY  # noqa: E402
+from mlc_deploy.passes.context import MEMORY, OPTIONS  # noqa: E402
 from scripts.bench import model_limits  # noqa: E402
 from tests.models.architectures import ARCHITECTURES, NAMES, model_and_inputs  # noqa: E402
 from tests.models.quantized import ENDING, quantized_model  # noqa: E402
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--check", action="store_true", help="hold counts against their limits")
-    parser.add_argument("--memory", choices=list(MEMORY), default="fast")
+    parser.add_argument("--memory", choices=list(MEMORY), default=OPTIONS["graph.memory"])
     options = parser.parse_args()
     unknown = [name for name in options.models if name not in EVERY]
     if unknown:

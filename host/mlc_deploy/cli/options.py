@@ -133,7 +133,7 @@ READING = (
     ),
     click.option(
         "--memory", "asked_memory", metavar="M",
-        help="let weights grow for speed: small (by a tenth), balanced (by half) or fast (default)",
+        help="let weights grow for speed: small (by a tenth), balanced (by half; default) or fast",
     ),
     click.option("--trust", is_flag=True, help="let a .pt2 file run code on this machine"),
 )  # fmt: skip

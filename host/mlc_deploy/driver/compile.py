@@ -192,8 +192,8 @@ def compile(
     values: inputs to make constants.
     link: object and C files with the functions that PrimFuncs call by te.call_extern.
     progress(n, m) is called when n of m kernels are compiled; cached ones do not count.
-    memory: how much the weights may grow to make layers faster: "fast", without limit,
-    "balanced", by half, or "small", by a tenth; by default the PassContext's, "fast".
+    memory: how much the weights may grow to make layers faster: "small", by a tenth,
+    "balanced", by half, or "fast", without limit; by default the PassContext's, "balanced".
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()

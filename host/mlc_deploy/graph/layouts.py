@@ -15,7 +15,7 @@ from ..ops.layout import layout, pack
 from ..ops.plan import WEIGHTS, Packing, Plan, known_of_weights
 from ..ops.shape import has_border, pixels_apart
 from ..ops.strategy import plans
-from ..passes.context import MEMORY, PassContext, declare_switch, option, required
+from ..passes.context import MEMORY, Growth, PassContext, declare_switch, option, required
 from .nodes import AnyCall, Binding, Call, Constant, Deferred, Function, Value, Var
 from .weight_growth import offer, taken, weights_of
 
@@ -79,23 +79,24 @@ class _Choice:
         outputs = tuple(map(self.in_plain, self.function.outputs))
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
 
-    def _limit(self, growth: float) -> None:
-        """Chooses among plans that grow their weights, so that all weights together grow at most by
-        the factor `growth`."""
-        if growth == inf:
+    def _limit(self, growth: Growth) -> None:
+        """Chooses among plans that grow their weights, so that all weights together grow no further
+        than they may."""
+        most = growth.most(weights_of(self.function))
+        if most == inf:
             return
-        calls: list[AnyCall] = []
-        layers: list[list[Plan]] = []
+        best: dict[int, Plan] = {}  # by call
         for binding in self.function.bindings:
             self.source = binding.source
             plan = next(self._plans(binding.call), None)
             if plan is not None and plan.saved:
-                calls.append(binding.call)
-                layers.append([*plan.lighter(), plan])
-        most = (growth - 1) * weights_of(self.function)
+                best[id(binding.call)] = plan
+        if sum(offer(plan).bytes for plan in best.values()) <= most:
+            return
+        layers = [[*plan.lighter(), plan] for plan in best.values()]
         chosen = taken([[offer(plan) for plan in own] for own in layers], most)
-        for call, own, number in zip(calls, layers, chosen, strict=True):
-            self.limited[id(call)] = None if number is None else own[number]
+        for call, own, number in zip(best, layers, chosen, strict=True):
+            self.limited[call] = None if number is None else own[number]
 
     def _in_plain_layout(self, binding: Binding) -> None:
         """Emits the binding's call on plain data, with packed weights if its plan wants them."""

@@ -41,8 +41,24 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 # into a core's cache of decoded instructions. The largest tile of any schedule here makes 768.
 MOST_COPIES = 1024
 
-# The largest factor by which packing, which saves instructions, may grow a model's weights.
-MEMORY: Mapping[str, float] = {"small": 1.1, "balanced": 1.5, "fast": math.inf}
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far packing, which saves instructions, may grow a model's weights: by this share of them,
+    and by `spare` bytes whatever their share."""
+
+    share: float
+    spare: int = 0
+
+    def most(self, weights: int) -> float:
+        """The bytes by which so many bytes of weights may grow."""
+        return max(self.share * weights, self.spare)
+
+
+SPARE = 1 << 20  # bytes: a Cortex-A72's second-level cache, and little memory on any board
+MEMORY: Mapping[str, Growth] = {
+    "small": Growth(0.1), "balanced": Growth(0.5, SPARE), "fast": Growth(math.inf),
+}  # fmt: skip
 
 OPTIONS: Mapping[str, Any] = {  # option -> default
     "compile.cache": True,  # kernels compiled before come from the user's cache
@@ -50,7 +66,7 @@ OPTIONS: Mapping[str, Any] = {  # option -> default
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as with MLC_DUMP
-    "graph.memory": "fast",  # how much weights may grow for speed (MEMORY)
+    "graph.memory": "balanced",  # how much weights may grow for speed (MEMORY)
     "graph.layouts": {},  # layer -> "NCHW", "NCHW4c": the layout of a direct convolution
     "lower.add_pass": (),
     "lower.dump": "",
