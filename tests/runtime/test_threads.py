@@ -15,7 +15,10 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.board.runtime_files import MACHINES, runtime_file
-from mlc_deploy.ir import PrimFunc
+from mlc_deploy.graph import BlockBuilder, Constant, Function, Value, evaluate
+from mlc_deploy.graph.lower import lower_kernel
+from mlc_deploy.ir import For, PrimFunc, walk
+from mlc_deploy.lower import KEPT
 from mlc_rpc.cores import ranges
 from mlc_rpc.errors import Refused
 from mlc_rpc.wire import MAX_THREADS
@@ -127,6 +130,39 @@ def test_models_give_the_same_bits(machine: str) -> None:
             for array in module.run(given, threads=threads).values()
         }
     assert len(results) == 1
+
+
+def convolutions() -> Function:
+    """Of one strip of rows each, by Winograd's filtering and with strides: groups of output
+    channels are tasks, and share the data that a thread makes."""
+    draw, builder = np.random.default_rng(5), BlockBuilder("convolutions")
+    y: Value = builder.param("x", (1, 32, 14, 14), "float32")
+    for stride in (1, 2):
+        w = draw.standard_normal((128, y.type.shape[1], 3, 3)).astype(np.float32) / 20
+        window = {"strides": (stride, stride), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+        y = builder.emit("relu", builder.emit("conv2d", y, Constant(w, "w"), groups=1, **window))
+    return builder.finish([y], ["y"])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_data_that_tasks_of_a_strip_share(machine: str) -> None:
+    function = convolutions()
+    model = mlc.compile(function, TARGETS[machine])
+    x = np.random.default_rng(6).standard_normal((1, 32, 14, 14)).astype(np.float32)
+    with mlc.connect(URLS[machine], machine=machine) as board:
+        module = board.load(model)
+        results = [module.run({"x": x}, threads=n)["y"] for n in (*COUNTS, 1)]
+    assert len({result.tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], evaluate(function, {"x": x})["y"], atol=1e-4)
+
+
+def test_tasks_share_the_data_of_a_strip() -> None:
+    """On AArch64 both convolutions above are such: their one strip serves four tasks."""
+    target = mlc.Target(TARGETS["aarch64"])
+    sources = mlc.compile(convolutions(), target).program.kernels.values()
+    loops = [n for source in sources for n in walk(lower_kernel(source, target).body)]
+    served = [n.annotations[KEPT] for n in loops if isinstance(n, For) and KEPT in n.annotations]
+    assert served == [4, 4]
 
 
 def test_a_board_without_a_laptop(tmp_path: Path) -> None:
