@@ -8,6 +8,7 @@ import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,9 +138,10 @@ def convolutions() -> Function:
     channels are tasks, and share the data that a thread makes."""
     draw, builder = np.random.default_rng(5), BlockBuilder("convolutions")
     y: Value = builder.param("x", (1, 32, 14, 14), "float32")
-    for stride in (1, 2):
-        w = draw.standard_normal((128, y.type.shape[1], 3, 3)).astype(np.float32) / 20
-        window = {"strides": (stride, stride), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    for channels, stride in ((32, 1), (128, 2)):
+        w = draw.standard_normal((128, channels, 3, 3)).astype(np.float32) / 20
+        strides = (stride, stride)
+        window: dict[str, Any] = {"strides": strides, "dilations": (1, 1), "pads": (1, 1, 1, 1)}
         y = builder.emit("relu", builder.emit("conv2d", y, Constant(w, "w"), groups=1, **window))
     return builder.finish([y], ["y"])
 
