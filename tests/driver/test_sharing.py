@@ -24,7 +24,7 @@ from mlc_deploy.driver.deploy import every_input
 from mlc_deploy.driver.kernels import compile_sources
 from mlc_deploy.driver.sharing import compile_together, sharing_of
 from mlc_deploy.driver.workers import WorkerPool
-from mlc_deploy.graph import BlockBuilder, Function
+from mlc_deploy.graph import BlockBuilder, Constant, Function
 from mlc_deploy.graph.lower import KernelSource, Unscheduled, unscheduled
 from mlc_targets import Target
 
@@ -60,9 +60,25 @@ def functions(model: CompiledModel) -> int:
     return len({name if o.number is None else o.code for name, o in objects.items()})
 
 
-def check(widths: list[int], side: int, target: str) -> tuple[int, int]:
+def quantized(numbers: Sequence[tuple[float, int]], side: int = 6) -> Function:
+    """Convolutions of int8 and sums of floats; each layer has its own scale and zero point."""
+    draw = np.random.default_rng(side)
+    bb = BlockBuilder()
+    value: Any = bb.param("x", (1, 16, side, side), "int8")
+    term = bb.param("z", (1, 16, side, side))
+    plain: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (0,) * 4}
+    for scale, zero in numbers:
+        weight = draw.integers(-127, 128, (16, 16, 1, 1)).astype(np.int8)
+        sums = bb.emit("conv2d", value, weight, **plain)
+        own = [Constant(np.asarray(n)) for n in (np.float32(scale), np.int8(zero))]
+        value = bb.emit("requantize", sums, *own)
+        total = bb.emit("add", bb.emit("dequantize", value, *own), term)
+        value = bb.emit("quantize", total, *own)
+    return bb.finish([value], ["y"])
+
+
+def check(graph: Function, target: str) -> tuple[int, int]:
     """That a model computes the same bits with and without; how many functions it is."""
-    graph = network(widths, side)
     models = []
     for config in (ALONE, TOGETHER):
         with mlc.PassContext(config=config):
@@ -82,8 +98,15 @@ def check(widths: list[int], side: int, target: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("target", BOARDS)
 def test_layers_that_differ_in_channels_share(target: str) -> None:
-    alone, together = check([32, 64, 96, 128], 12, target)
+    alone, together = check(network([32, 64, 96, 128], 12), target)
     assert together < alone
+
+
+@pytest.mark.parametrize("target", BOARDS)
+def test_layers_that_differ_in_scales_and_zero_points_share(target: str) -> None:
+    graph = quantized([(0.011, 3), (0.02, -5), (0.0137, 127), (0.5, -128)])
+    alone, together = check(graph, target)
+    assert together <= alone - 2
 
 
 @settings(
@@ -91,7 +114,18 @@ def test_layers_that_differ_in_channels_share(target: str) -> None:
 )
 @given(st.lists(st.integers(1, 24).map(lambda n: 4 * n), min_size=3, max_size=3), st.integers(5, 9))
 def test_random_layers_compute_the_same(widths: list[int], side: int) -> None:
-    check(widths, side, "host")
+    check(network(widths, side), "host")
+
+
+Numbers = st.tuples(st.floats(2**-10, 2, width=32), st.integers(-128, 127))
+
+
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(Numbers, min_size=3, max_size=3), st.integers(3, 9))
+def test_random_scales_compute_the_same(numbers: list[tuple[float, int]], side: int) -> None:
+    check(quantized(numbers, side), "host")
 
 
 def scaled(size: int, factor: float = 2.0) -> KernelSource:
@@ -185,8 +219,8 @@ def test_equal_objects_of_different_kernels() -> None:
 
 def test_a_cache_that_says_what_is_not_so() -> None:
     with pytest.raises(mlc.CodegenError) as caught:
-        compile_together([scaled(64), scaled(64, 3.0)], Target("aarch64"))
-    text = "the cache says that kernels share a function that do not: scaled64, scaled64"
+        compile_together([scaled(64), scaled(1)], Target("aarch64"))
+    text = "the cache says that kernels share a function that do not: scaled64, scaled1"
     assert text in str(caught.value) and "try: remove " in str(caught.value)
 
 

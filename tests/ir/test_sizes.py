@@ -79,7 +79,6 @@ def test_a_size_that_follows_from_others_is_computed() -> None:
 NO_SIZES: dict[str, Callable[[], tuple[PrimFunc, PrimFunc]]] = {
     "an unrolled loop": lambda: (matmul(8, 24, 5, 4), matmul(8, 24, 5, 6)),
     "one": lambda: (scaled(1), scaled(8)),
-    "a factor": lambda: (scaled(8, 2.0), scaled(8, 3.0)),
     "a place in another order": lambda: (scaled(8, 2.0, 0), scaled(8, 2.0, 2)),
 }
 
@@ -103,6 +102,39 @@ def test_divisors_and_what_is_compared_are_no_sizes() -> None:
     for make in (divided, guarded):
         a, b = outline_of(make(4)), outline_of(make(8))
         assert a is not None and b is not None and a.digest != b.digest
+
+
+def moved(zero: int) -> PrimFunc:
+    x = te.placeholder((8,), "int32", name="x")
+    return te.create_prim_func(
+        [x, te.compute((8,), lambda i: te.maximum(x[i] + zero, 0) * 7 - zero)]
+    )
+
+
+OPERANDS: dict[str, tuple[list[PrimFunc], list[Var], str]] = {
+    "floats": ([scaled(8, 2.5), scaled(8, 3.0)], [Var("c0", "float32")], "* c0"),
+    "whole numbers": ([scaled(8, 2.0), scaled(8, 3.0)], [Var("c0", "int16")], '"float32", c0)'),
+    "a zero with a sign": ([scaled(8, -0.0), scaled(8, 3.0)], [Var("c0", "float32")], "* c0"),
+    "large ones": ([scaled(8, 2.0), scaled(8, 40000.0)], [Var("c0", "float32")], "* c0"),
+    "one there and back": ([moved(3), moved(5)], [Var("c0", "int16")], '(0 - T.Cast("int32", c0))'),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_operands_become_parameters(name: str) -> None:
+    funcs, wanted, text = OPERANDS[name]
+    whole = common(*funcs)
+    found = [(p.name, p.dtype) for p in whole.params if isinstance(p, Var)]
+    assert found == [(v.name, v.dtype) for v in wanted]
+    assert text in str(whole)
+    assert whole.attrs[MOST] == {}
+
+
+def test_what_is_compared_or_an_index_is_no_operand() -> None:
+    x = te.placeholder((64,), name="x")
+    made = te.compute((8,), lambda i: te.if_then_else(x[i * 3] < 2.0, x[i + 5], 0.0))
+    outline = outline_of(te.create_prim_func([x, made]))
+    assert outline is not None and outline.operands == ()
 
 
 def test_names_make_no_difference() -> None:

@@ -70,7 +70,8 @@ class Expressions(Addresses):
             case Select(c, a, b):
                 return self.b.select(self.expr(c), self.expr(a), self.expr(b))
             case Cast() if (whole := saturated(e, self.target)) is not None:
-                return saturate.emit(self.b, self.target, whole, self.expr(whole.x), self.short)
+                x, zero = self.expr(whole.x), self.expr(whole.zero)
+                return saturate.emit(self.b, self.target, whole, x, zero, self.short)
             case Cast(dtype, a):
                 return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
             case Call("if_then_else", (c, a, b)):

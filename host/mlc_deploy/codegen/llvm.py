@@ -47,7 +47,7 @@ from .expressions import Expressions
 from .saturate import rounds
 from .signature import elements, left_out_of, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
-from .types import memory_type
+from .types import element_type, memory_type
 
 Value = Any
 I8, I32 = (ll.IntType(n) for n in (8, 32))
@@ -86,10 +86,10 @@ class _Emitter(Expressions):
         if self.sizes:
             body.attributes.add("noinline")
             for number, known in enumerate(self.sizes):
-                sizes = [known[v.name] for v in scalars_of(self.kernel)]
+                given = [self.scalar(v)(known[v.name]) for v in scalars_of(self.kernel)]
                 name = f"{self.symbol}{number}"
                 left_out = left_out_of(self.kernel, number)
-                emit_entry(body, self.kernel, self.word, name, self.tuned, sizes, left_out)
+                emit_entry(body, self.kernel, self.word, name, self.tuned, given, left_out)
         else:
             body.attributes.add("alwaysinline")
             emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)
@@ -115,7 +115,7 @@ class _Emitter(Expressions):
         parameters, then more."""
         buffers = self.kernel.body.buffers
         scalars = scalars_of(self.kernel)
-        types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, *more]
+        types = [POINTER] * len(buffers) + [*map(self.scalar, scalars), POINTER, *more]
         function = ll.Function(self.module, ll.FunctionType(I32, types), name)
         function.linkage = "internal"
         hints.attributes(function, self.tuned)
@@ -128,13 +128,19 @@ class _Emitter(Expressions):
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
             self.variables[v] = arg
             values = [known[v.name] for known in self.sizes]
-            self.ranges.bind(v, (min(values), max(values)) if values else (0, None))
+            if arg.type == self.word:
+                self.ranges.bind(v, (min(values), max(values)) if values else (0, None))
         workspace = function.args[len(buffers) + len(scalars)]
         workspace.add_attribute("noalias")
         workspace.attributes.align = ALIGNMENT
         self.b = ll.IRBuilder(function.append_basic_block("entry"))
         self.allocate(workspace)
         return function
+
+    def scalar(self, v: Var) -> ll.Type:
+        """The type of a scalar parameter: integers of any dtype have a pointer's width."""
+        kind = element_type(v.dtype)
+        return self.word if isinstance(kind, ll.IntType) else kind
 
     def phase(self, s: For) -> None:
         """A loop as a function of its own, called in its place: it gets all registers, while

@@ -63,7 +63,7 @@ def compile_shared(
 
 def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> SignatureMap:
     known = kernel.body.attrs[SIZES][number]
-    sizes = {v: const(known[v.name]) for v in scalars_of(kernel)}
+    sizes = {v: const(known[v.name], v.dtype) for v in scalars_of(kernel)}
     loop = task_loop(kernel)
     turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
     left_out = left_out_of(kernel, number)

@@ -24,9 +24,10 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Call, Cast, Expr, Node, dtype_of, value_range, walk
-from ..ir.lanes import uniform
+from ..ir import Binary, Call, Cast, Const, Expr, Node, const, dtype_of, value_range, walk
+from ..ir.lanes import uniform, whole
 from .calls import call_named, picked
+from .types import undefined
 
 Value = Any
 I32 = ll.IntType(32)
@@ -38,11 +39,16 @@ MOST = 1 << 14  # largest zero point
 
 @dataclass(frozen=True, slots=True)
 class Saturated:
-    """x rounded half to even, plus zero, saturated to dtype."""
+    """x rounded half to even, plus zero, an int32, saturated to dtype."""
 
     x: Expr
-    zero: int
+    zero: Expr
     dtype: str
+
+    @property
+    def known_zero(self) -> int | None:
+        """The number that zero is; None for a parameter."""
+        return int(self.zero.value) if isinstance(self.zero, Const) else None
 
 
 def saturated(e: Cast, target: Target) -> Saturated | None:
@@ -53,17 +59,16 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
         return None
     low, high = value_range(kind.scalar)
     match e.a:
-        case Binary("min", Binary("max", whole, least), most) if (
+        case Binary("min", Binary("max", rounded, least), most) if (
             uniform(least) == low and uniform(most) == high
         ):
-            zero = 0.0
-            match whole:
-                case Binary("+", a, b) if (n := uniform(b)) is not None:
-                    whole, zero = a, n
-            exact = zero == int(zero) and abs(zero) <= MOST
-            match whole:
-                case Call("round", (x,)) if exact and dtype_of(x.dtype).scalar == "float32":
-                    return Saturated(x, int(zero), e.dtype)
+            zero: Expr = const(0)
+            match rounded:
+                case Binary("+", a, b) if (n := whole(b, MOST)) is not None:
+                    rounded, zero = a, n
+            match rounded:
+                case Call("round", (x,)) if dtype_of(x.dtype).scalar == "float32":
+                    return Saturated(x, zero, e.dtype)
     return None
 
 
@@ -72,41 +77,47 @@ def rounds(n: Node) -> bool:
     return any(type(m) is Call and m.name == "round" for m in walk(n))
 
 
-def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False) -> Value:
-    """The code, for the value of s.x. short: x is within int16, also with the zero point."""
+def emit(
+    b: ll.IRBuilder, target: Target, s: Saturated, x: Value, zero: Value, short: bool = False
+) -> Value:
+    """The code, for the values of s.x and s.zero. short: x is within int16, also with the zero
+    point."""
     match target.arch:
         case "aarch64" | "arm":
-            return _narrowed(b, target.arch, s, x, short)
-    return _packed(b, target, s, x, short)
+            return _narrowed(b, target.arch, s, x, zero, short)
+    return _packed(b, target, s, x, zero, short)
 
 
-def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool) -> Value:
+def _packed(
+    b: ll.IRBuilder, target: Target, s: Saturated, x: Value, zero: Value, short: bool
+) -> Value:
     """x86-64 converts values out of range to the smallest int32, which is right only for small
     ones."""
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
     if not short:
-        high = float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)
-        most = ll.Constant(x.type, [high] * lanes)
+        high = I32(int(value_range(dtype_of(s.dtype).scalar)[1]))
+        most = _every(b, x.type, b.sitofp(b.sub(high, zero), x.type.element))
         x = b.select(b.fcmp_ordered("<", x, most), x, most)
     wide = target.has("avx512bw")
-    if wide and lanes == 16 and (short or s.zero >= 0):  # the smallest int32 must not get smaller
-        return _narrowed_at_once(b, s, x)
+    rises = s.known_zero is not None and s.known_zero >= 0
+    if wide and lanes == 16 and (short or rises):  # the smallest int32 must not get smaller
+        return _narrowed_at_once(b, s, x, zero)
     if wide and lanes in (32, 64):
-        return _packed_wide(b, s, x, 512)
+        return _packed_wide(b, s, x, zero, 512)
     if target.has("avx2") and lanes in (16, 32):
-        return _packed_wide(b, s, x, 256)
+        return _packed_wide(b, s, x, zero, 256)
     eights = []
     for first in range(0, lanes, 8):
         fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
         eight = call_named(b, "llvm.x86.sse2.packssdw.128", SHORTS, fours[0], fours[-1])
-        eights.append(_plus_zero(b, s, eight))
+        eights.append(_plus_zero(b, s, eight, zero))
     name = f"llvm.x86.sse2.pack{'ss' if signed else 'us'}wb.128"
     sixteen = ll.VectorType(ll.IntType(8), 16)
     bytes_ = [call_named(b, name, sixteen, *pair) for pair in _pairs(eights)]
     return _joined(b, bytes_, lanes)
 
 
-def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
+def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, zero: Value, bits: int) -> Value:
     """For lanes that fill two or four registers of `bits`. The instructions pack each 128 bits
     separately; one shuffle of bytes puts the groups of four lanes in order."""
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
@@ -116,10 +127,7 @@ def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
     words = [_whole(b, picked(b, [x], range(n, n + each))) for n in range(0, lanes, each)]
     name = f"llvm.x86.{prefix}.packssdw{suffix}"
     pairs = [call_named(b, name, shorts, *two) for two in _pairs(words)]
-    if s.zero:
-        zeros = ll.Constant(shorts, [s.zero] * shorts.count)
-        add = f"llvm.sadd.sat.v{shorts.count}i16"
-        pairs = [call_named(b, add, shorts, v, zeros) for v in pairs]
+    pairs = [_plus_zero(b, s, v, zero) for v in pairs]
     name = f"llvm.x86.{prefix}.pack{'ss' if signed else 'us'}wb{suffix}"
     whole = call_named(b, name, bytes_, pairs[0], pairs[-1])
     parts = bits // 128
@@ -127,7 +135,7 @@ def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
     return picked(b, [whole], [first + n for first in fours for n in range(4)])
 
 
-def _narrowed_at_once(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
+def _narrowed_at_once(b: ll.IRBuilder, s: Saturated, x: Value, zero: Value) -> Value:
     """A register of AVX-512. LLVM makes vpmovsdb of it, or vpmovusdb where nothing is negative."""
     words = _whole(b, x)
     every = words.type
@@ -135,8 +143,8 @@ def _narrowed_at_once(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
     def all_lanes(number: float) -> ll.Constant:
         return ll.Constant(every, [int(number)] * every.count)
 
-    if s.zero:
-        words = b.add(words, all_lanes(s.zero))
+    if s.known_zero != 0:
+        words = b.add(words, _every(b, every, zero))
     low, high = map(all_lanes, value_range(dtype_of(s.dtype).scalar))
     words = call_named(b, f"llvm.smax.v{every.count}i32", every, words, low)
     words = call_named(b, f"llvm.smin.v{every.count}i32", every, words, high)
@@ -162,13 +170,22 @@ def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[
     return [_whole(b, picked(b, [x], range(n, n + 4))) for n in lanes[::4]]
 
 
-def _plus_zero(b: ll.IRBuilder, s: Saturated, eight: Value) -> Value:
-    if not s.zero:
-        return eight
-    return call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, ll.Constant(SHORTS, [s.zero] * 8))
+def _plus_zero(b: ll.IRBuilder, s: Saturated, shorts: Value, zero: Value) -> Value:
+    if s.known_zero == 0:
+        return shorts
+    name, one = f"llvm.sadd.sat.v{shorts.type.count}i16", b.trunc(zero, shorts.type.element)
+    return call_named(b, name, shorts.type, shorts, _every(b, shorts.type, one))
 
 
-def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -> Value:
+def _every(b: ll.IRBuilder, vector: ll.VectorType, one: Value) -> Value:
+    """A vector of one number in all lanes."""
+    first = b.insert_element(undefined(vector), one, I32(0))
+    return picked(b, [first], [0] * vector.count)
+
+
+def _narrowed(
+    b: ll.IRBuilder, arch: str, s: Saturated, x: Value, zero: Value, short: bool
+) -> Value:
     lanes = dtype_of(s.dtype).lanes
     signed = dtype_of(s.dtype).kind == "int"
     bytes_: list[Value] = []
@@ -176,8 +193,8 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -
         halves = []
         for start in range(first, min(first + 8, lanes), 4):
             four = picked(b, [x], range(start, start + 4))
-            whole = _whole_arm(b, s, four) if arch == "arm" else _whole_aarch64(b, four, short)
-            halves.append(whole)
+            is_arm = arch == "arm"
+            halves.append(_whole_arm(b, four, zero) if is_arm else _whole_aarch64(b, four, short))
         eight = picked(b, [halves[0], halves[-1]], range(8))
         if short and arch == "aarch64":
             eight = b.trunc(eight, SHORTS)
@@ -185,7 +202,7 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -
             name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
         else:
             name = f"llvm.aarch64.neon.sqxt{'' if signed else 'u'}n.v8i8"
-            eight = _plus_zero(b, s, eight)
+            eight = _plus_zero(b, s, eight, zero)
         bytes_.append(call_named(b, name, ll.VectorType(ll.IntType(8), 8), eight))
     return _joined(b, bytes_, lanes)
 
@@ -198,10 +215,10 @@ def _whole_aarch64(b: ll.IRBuilder, x: Value, short: bool) -> Value:
     return call_named(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 
 
-def _whole_arm(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
+def _whole_arm(b: ll.IRBuilder, x: Value, zero: Value) -> Value:
     """Four floats as int16, the zero point added."""
     bits = b.bitcast(b.fadd(x, ll.Constant(SINGLES, [12582912.0] * 4)), WORDS)
-    base = ll.Constant(WORDS, [MAGIC - s.zero] * 4)
+    base = _every(b, WORDS, b.sub(I32(MAGIC), zero))
     words = call_named(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
     return call_named(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 

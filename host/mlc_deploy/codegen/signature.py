@@ -42,7 +42,8 @@ def most(kernel: Kernel, extent: Dim) -> Dim:
     bounds = kernel.body.attrs.get(MOST)
     if isinstance(extent, int) or not bounds:
         return extent
-    high = expr_bounds(extent, {v: (0, bounds[v.name]) for v in scalars_of(kernel)})[1]
+    known = {v: (0, bounds[v.name]) for v in scalars_of(kernel) if v.name in bounds}
+    high = expr_bounds(extent, known)[1]
     return extent if high is None else max(int(high), 0)
 
 
@@ -59,7 +60,7 @@ def left_out_of(kernel: Kernel, number: int) -> tuple[str, ...]:
 
 
 def scalars_of(kernel: Kernel) -> tuple[Var, ...]:
-    """Symbolic dimensions and integer parameters, in the order of mlc_args.scalars."""
+    """Symbolic dimensions and scalar parameters, in the order of mlc_args.scalars."""
     found: dict[Var, None] = {}
     for param in kernel.params:
         if isinstance(param, Var):

@@ -1,6 +1,6 @@
-"""Finds kernels of a program that share one function: those that differ only in sizes
-(ir/sizes.py), and pairs of which one adds a tensor that the other does not (ir/terms.py), such as a
-residual.
+"""Finds kernels of a program that share one function: those that differ only in sizes, or only in
+operands such as scales (ir/sizes.py), and pairs of which one adds a tensor that the other does not
+(ir/terms.py), such as a residual.
 
 Candidates have equal texts, without their numbers or without the addition; their scheduled loops
 decide. The cache keeps the answer under the keys of all candidates, so that nothing is scheduled
@@ -116,7 +116,7 @@ def _numberless(source: KernelSource) -> str:
         return ""
     match source.computes:
         case Function(extents=()) as function:
-            return NUMBER.sub("#", "\n".join(canonical(function)))
+            return NUMBER.sub("#", "\n".join(canonical(function, numbers_too=False)))
         case PrimFunc() as func:
             outline = outline_of(func)
             return "" if outline is None else outline.digest.hex()
@@ -130,17 +130,25 @@ def _numbers(
     loops_of: Callable[[str], PrimFunc],
 ) -> list[int]:
     """A number for each candidate; kernels that share a function have the same. Those that differ
-    only in sizes are among the `alike`. loops_of: schedules a kernel."""
+    only in sizes, or else only in operands, are among the `alike`: code for both would be slower.
+    loops_of: schedules a kernel."""
     numbers: dict[object, int] = {}
 
     def number_of(key: object) -> int:
         return numbers.setdefault(key, len(numbers))
 
-    def own(name: str) -> int:
-        outline = outline_of(loops_of(name)) if name in alike else None
-        return number_of(name if outline is None else outline.digest)
-
     pair_of = {pair.shorter: pair for pair in pairs}
+    outlines = {name: outline_of(loops_of(name)) for name in candidates if name in alike}
+    of_sizes = Counter((o.digest, o.operands) for o in outlines.values() if o is not None)
+
+    def own(name: str) -> int:
+        outline = outlines.get(name)
+        if outline is None:
+            return number_of(name)
+        only_sizes = outline.digest, outline.operands
+        several = of_sizes[only_sizes] > 1
+        return number_of(only_sizes if several else (outline.digest, outline.sizes))
+
     found = {name: own(name) for name in candidates if name not in pair_of}
     members = Counter(found.values())
     for name, pair in pair_of.items():

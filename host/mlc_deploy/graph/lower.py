@@ -94,13 +94,15 @@ class Unscheduled:
         return self.plan.schedule(func)
 
 
-def canonical(function: Function) -> Iterator[str]:
-    """The function's lines with its variables numbered."""
+def canonical(function: Function, numbers_too: bool = True) -> Iterator[str]:
+    """The function's lines with its variables numbered; single numbers are left out, unless
+    `numbers_too`."""
     numbers: dict[Value, str] = {}
 
     def name(value: Value) -> str:
         if isinstance(value, Constant):
-            return f"{value.type}{value.value.tobytes().hex()}"
+            told = numbers_too or value.value.size != 1
+            return f"{value.type}{value.value.tobytes().hex() if told else ''}"
         return numbers.setdefault(value, f"v{len(numbers)}")
 
     yield ", ".join(f"{name(p)}: {p.type}" for p in function.params)

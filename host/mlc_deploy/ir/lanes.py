@@ -7,7 +7,7 @@ from typing import Any
 
 from .build import cast, const, load
 from .dtypes import dtype_of
-from .nodes import Broadcast, Call, Const, Expr, For, Load, Ramp, Seq, Shuffle, Var
+from .nodes import Binary, Broadcast, Call, Cast, Const, Expr, For, Load, Ramp, Seq, Shuffle, Var
 from .rewrite import once, rebuild
 
 Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per lane
@@ -59,6 +59,23 @@ def uniform(e: Expr) -> float | None:
     match e:
         case Const(value) | Broadcast(Const(value)):
             return float(value)
+    return None
+
+
+def whole(e: Expr, most: int) -> Expr | None:
+    """The integer, int32, that a constant has in all lanes, or that a parameter of int16 is, or
+    less it; None for other expressions, and for constants of more than `most` by size."""
+    match e:
+        case Broadcast(value):
+            return whole(value, most)
+        case Const(number) if float(number).is_integer() and abs(number) <= most:
+            return const(int(number), "int32")
+        case Cast(_, Var(_, "int16") as v):
+            return cast("int32", v)
+        case Cast(_, Binary() as less):
+            return whole(less, most)
+        case Binary("-", Const(0), Cast(_, Var(_, "int16")), "int32"):
+            return e
     return None
 
 

@@ -482,7 +482,7 @@ SHORT_FLOATS = "ir.short_floats"
 # dimensions of the buffers are computed from these parameters.
 MOST = "ir.most"
 
-# An attribute of a PrimFunc that several kernels share: for each kernel, the values of the integer
+# An attribute of a PrimFunc that several kernels share: for each kernel, the values of the scalar
 # parameters, by name (sizes.py).
 SIZES = "ir.sizes"
 

@@ -1,22 +1,25 @@
-"""Functions that differ only in sizes become one function with parameters.
+"""Functions that differ only in sizes and operands become one function with parameters.
 
 A size is an integer above 1: the extent of a loop, a dimension of a buffer, or a part of an index.
 Integers that decide how a loop nest is lowered are no sizes: the extents of unrolled or vectorized
-loops, divisors, operands of comparisons, and operands of values.
+loops, divisors, and what is compared. An operand is a number on one side of + - * / in a value that
+is stored, such as a scale or a zero point.
 
-    for i in range(48): B[i] = A[i] * 2        for i in range(n0): B[i] = A[i] * 2,
-    for i in range(96): B[i] = A[i] * 2   =>   with n0 = 48 and n0 = 96
+    for i in range(48): B[i] = A[i] * 2.0        for i in range(n0): B[i] = A[i] * c0, with
+    for i in range(96): B[i] = A[i] * 3.0   =>   n0 = 48, c0 = 2.0 and n0 = 96, c0 = 3.0
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .build import DIVISIONS, binary, cast
+from .build import DIVISIONS, binary, cast, const
 from .nodes import (
     IN_PLACE,
     MOST,
@@ -25,6 +28,7 @@ from .nodes import (
     Block,
     Buffer,
     Cast,
+    Compare,
     Const,
     Dim,
     Expr,
@@ -40,17 +44,24 @@ from .nodes import (
 from .rewrite import fields_of, with_fields
 
 MOST_NODES = 1 << 15  # larger functions are left out: they share little
+OPERATORS = ("+", "-", "*", "/")
+OPERANDS = ("float32", "int32")
+MOST_WHOLE = 1 << 14  # operands up to this, if whole, are parameters of int16, which says it
 
 N = TypeVar("N", bound=Node)
+Number = int | float
+Numbers = tuple[Number, ...]
 Take = Callable[[int], Dim]  # what stands in the place of a size
+Give = Callable[[Const], Expr]  # what stands in the place of an operand
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A digest of a function without its sizes, and the sizes, in order of the text."""
+    """A digest of a function without its sizes and operands, and these in order of the text."""
 
     digest: bytes
     sizes: tuple[int, ...]
+    operands: Numbers
 
 
 def outline_of(func: PrimFunc) -> Outline | None:
@@ -58,38 +69,72 @@ def outline_of(func: PrimFunc) -> Outline | None:
     if not all(isinstance(p, Buffer) for p in func.params):
         return None
     sizes: list[int] = []
+    operands: list[Number] = []
 
     def take(size: int) -> Dim:
         sizes.append(size)
         return size
 
-    told = _Retelling(take)
+    def give(operand: Const) -> Expr:
+        operands.append(operand.value)
+        return operand
+
+    told = _Retelling(take, give)
     try:
         told.function(func)
     except _TooLarge:
         return None
     text = "\n".join(told.structure).encode()
-    return Outline(hashlib.blake2b(text, digest_size=16).digest(), tuple(sizes))
+    digest = hashlib.blake2b(text, digest_size=16).digest()
+    return Outline(digest, tuple(sizes), tuple(operands))
 
 
 def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFunc:
-    """One function for all of these, which have one outline: the first of them, with integer
-    parameters for the sizes that differ. SIZES holds the parameters' values for each function."""
-    assert len({o.digest for o in outlines}) == 1, "functions that differ in sizes alone"
+    """One function for all of these, which have one outline: the first of them, with parameters for
+    the sizes and operands that differ. SIZES holds the parameters' values for each function."""
+    assert len({o.digest for o in outlines}) == 1, "functions that differ in numbers alone"
     first = funcs[0]
     columns = list(zip(*(o.sizes for o in outlines), strict=True))
     found = _expressions({c for c in columns if len(set(c)) > 1})
     column = iter(columns)
+    given = zip(*(o.operands for o in outlines), strict=True)
+    operands: dict[Numbers, Var] = {}
 
     def take(size: int) -> Dim:
         return found.get(next(column), size)
 
-    made = _Retelling(take).function(first)
+    def give(operand: Const) -> Expr:
+        values = next(given)
+        if len(set(values)) == 1:
+            return operand
+        return cast(operand.dtype, _parameter(values, operand.dtype, operands))
+
+    made = _Retelling(take, give).function(first)
     known = {v: values for values, v in found.items() if isinstance(v, Var)}
     most = {v.name: max(values) for v, values in known.items()}
-    sizes = tuple({v.name: of[n] for v, of in known.items()} for n in range(len(funcs)))
+    every = [*known.items(), *((v, values) for values, v in operands.items())]
+    sizes = tuple({v.name: of[n] for v, of in every} for n in range(len(funcs)))
     attrs = {**made.attrs, MOST: most, SIZES: sizes}
-    return with_fields(made, params=(*known, *made.params), attrs=attrs)
+    return with_fields(made, params=(*(v for v, _ in every), *made.params), attrs=attrs)
+
+
+def _parameter(values: Numbers, dtype: str, found: dict[Numbers, Var]) -> Expr:
+    """The parameter of these values; or less one, if that has the same with other signs, so that
+    passes see what they add up to. Those `found` so far are added to."""
+    name = f"c{len(found)}"
+    if not all(map(_is_whole, values)):
+        return found.setdefault(values, Var(name, dtype))
+    values = tuple(map(int, values))
+    negative = found.get(tuple(-v for v in values))
+    if negative is not None:
+        return binary("-", const(0), cast("int32", negative))
+    return found.setdefault(values, Var(name, "int16"))
+
+
+def _is_whole(operand: Number) -> bool:
+    """Whether an operand is an integer that int16 holds; -0.0 is none."""
+    signed = operand == 0 and math.copysign(1, operand) < 0
+    return not signed and float(operand).is_integer() and abs(operand) <= MOST_WHOLE
 
 
 def _expressions(differing: set[tuple[int, ...]]) -> dict[tuple[int, ...], Expr]:
@@ -131,11 +176,14 @@ class _TooLarge(Exception):
 
 
 class _Retelling:
-    """Rebuilds a function node by node, with take(size) in the place of each size; `structure`
-    collects the rest. Variables and buffers are numbered in the order met."""
+    """Rebuilds a function node by node, with take(size) in the place of each size, and
+    give(operand) in that of each operand; `structure` collects the rest. Variables and buffers are
+    numbered in the order met."""
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, give: Give) -> None:
         self.take = take
+        self.give = give
+        self.stores = False  # whether the node is part of a value that is stored
         self.structure: list[str] = []
         self.numbers: dict[Node, int] = {}
         self.buffers: dict[Buffer, Buffer] = {}
@@ -216,11 +264,21 @@ class _Retelling:
                 return self.buffer(n)
             case Load(buffer, indices):
                 self.say("load")
-                return self.made(n, buffer=self.buffer(buffer), indices=self.sizes(indices))
+                with self.storing(False):
+                    return self.made(n, buffer=self.buffer(buffer), indices=self.sizes(indices))
             case Store(buffer, indices, value):
                 self.say("store")
                 buffer, indices = self.buffer(buffer), self.sizes(indices)
-                return self.made(n, buffer=buffer, indices=indices, value=self.node(value))
+                with self.storing(True):
+                    return self.made(n, buffer=buffer, indices=indices, value=self.node(value))
+            case Binary("-", a, Const(value), dtype) if self.stores and dtype in OPERANDS:
+                return self.less(n, -value)
+            case Binary(op, a, b, dtype) if self.stores and op in OPERATORS and dtype in OPERANDS:
+                self.say("binary", op, dtype)
+                return self.made(n, a=self.operand(a), b=self.operand(b))
+            case Compare():
+                with self.storing(False):
+                    return self.plain(n)
             case For(var, extent, kind, body, annotations):
                 self.number(var)
                 self.say("for", var.dtype, kind, sorted(annotations.items()))
@@ -236,6 +294,27 @@ class _Retelling:
                 least, most = self.sizes(minimum), self.sizes(extent)
                 return self.made(n, buffer=buffer, minimum=least, extent=most)
         return self.plain(n)
+
+    @contextmanager
+    def storing(self, stores: bool) -> Iterator[None]:
+        """While nodes are part of a value that is stored, or are not."""
+        outside, self.stores = self.stores, stores
+        yield
+        self.stores = outside
+
+    def less(self, n: Binary, operand: Number) -> Expr:
+        """`a - b` as `a + operand`: machines add narrow numbers to wide ones in one instruction."""
+        self.say("binary", "+", n.dtype)
+        a, added = self.node(n.a), const(operand, n.dtype)
+        to = self.operand(added)
+        return self.made(n, a=a) if to is added else binary("+", a, to)
+
+    def operand(self, e: Expr) -> Expr:
+        if isinstance(e, Const):
+            self.say("operand", e.dtype)
+            return self.give(e)
+        told: Expr = self.node(e)
+        return told
 
     def plain(self, n: Any) -> Any:
         if not isinstance(n, Node):

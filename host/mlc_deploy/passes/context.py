@@ -62,7 +62,7 @@ MEMORY: Mapping[str, Growth] = {
 
 OPTIONS: Mapping[str, Any] = {  # option -> default
     "compile.cache": True,  # kernels compiled before come from the user's cache
-    "compile.share": True,  # kernels that differ in sizes, or in an addition, share one function
+    "compile.share": True,  # kernels alike but for sizes, operands or an addition share code
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as with MLC_DUMP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arith import simplify_expr
 from ...ir import (
     Binary,
     Broadcast,
@@ -11,14 +12,16 @@ from ...ir import (
     Cast,
     Expr,
     PrimFunc,
+    cast,
+    const,
     contents,
     dtype_of,
+    is_const,
     once,
     rebuild,
     value_range,
 )
-from ...ir import const as number
-from ...ir.lanes import uniform
+from ...ir.lanes import uniform, whole
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
@@ -54,35 +57,34 @@ def _clamped(e: Cast) -> Expr | None:
     """The clamped floats that equal a cast of such integers; None for other casts."""
     if dtype_of(e.dtype).scalar != "float32":
         return None
-    whole, apart = _moved(e.a)
-    match whole:
+    inner, apart = _moved(e.a)
+    match inner:
         case Cast(wide, Cast(small, Binary("min", Binary("max", value, least), most))) if (
             dtype_of(wide).scalar == "int32" and dtype_of(small).bits == 8
         ):
             rounded, zero = _moved(value)
             ends = value_range(dtype_of(small).scalar)
-            if apart is None or zero is None or (uniform(least), uniform(most)) != ends:
+            if (uniform(least), uniform(most)) != ends:
                 return None
             if not isinstance(rounded, Call) or rounded.name != "round":
                 return None
             if rounded.dtype != e.dtype:
                 return None
-            low, high = (_like(e, int(end) - zero) for end in ends)
+            low, high = (_like(e, const(int(end)) - zero) for end in ends)
             clamp = Binary("min", Binary("max", rounded, low, e.dtype), high, e.dtype)
-            rest = zero + apart
-            return Binary("+", clamp, _like(e, rest), e.dtype) if rest else clamp
+            rest = simplify_expr(zero + apart, {})
+            return clamp if is_const(rest, 0) else Binary("+", clamp, _like(e, rest), e.dtype)
     return None
 
 
-def _moved(e: Expr) -> tuple[Expr, int | None]:
-    """(e without an added constant, that constant, or None where it is no integer or too large)."""
+def _moved(e: Expr) -> tuple[Expr, Expr]:
+    """e without an added integer that is not too large, and that integer."""
     match e:
-        case Binary("+" | "-" as op, a, b) if (n := uniform(b)) is not None:
-            exact = n == int(n) and abs(n) <= MOST
-            return a, (int(n) if op == "+" else -int(n)) if exact else None
-    return e, 0
+        case Binary("+" | "-" as op, a, b) if (n := whole(b, MOST)) is not None:
+            return a, n if op == "+" else const(0) - n
+    return e, const(0)
 
 
-def _like(e: Expr, value: int) -> Expr:
-    one, lanes = number(float(value), "float32"), dtype_of(e.dtype).lanes
+def _like(e: Expr, value: Expr) -> Expr:
+    one, lanes = cast("float32", value), dtype_of(e.dtype).lanes
     return one if lanes == 1 else Broadcast(one, lanes, e.dtype)
