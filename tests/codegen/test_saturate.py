@@ -12,9 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
-from mlc_deploy import PrimFunc
+from mlc_deploy import PrimFunc, te
+from mlc_deploy.codegen.saturate import saturated
 from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.ir import Cast, Var, const
+from mlc_deploy.ir.build import broadcast
 from mlc_deploy.script import from_script
 from mlc_targets import Target
 from tests.sessions import TARGETS, board_named, skip_unless_runs
@@ -45,6 +48,19 @@ def requantized(dtype: str, zero: int) -> Function:
     x = b.param("x", (1, 2, 15, 17, 8), "int32")
     multiplier = b.param("m", (1, 2, 1, 1, 8))
     return b.finish([b.emit("requantize", x, multiplier, constant(zero, dtype))])
+
+
+def test_only_what_is_known_to_be_small_is_a_zero_point() -> None:
+    """Another int16 may be so large that a sum with saturation has the wrong sign."""
+    v, eight = Var("v", "int16"), Var("x", "float32x8")
+    for added in (v, 0 - v.astype("int32")):
+        moved = te.round(eight) + broadcast(added.astype("float32"), 8)
+        least, most = (broadcast(const(end, "float32"), 8) for end in (-128, 127))
+        e = te.minimum(te.maximum(moved, least), most).astype("int8")
+        assert isinstance(e, Cast)
+        assert saturated(e, Target("aarch64"), frozenset()) is None
+        found = saturated(e, Target("aarch64"), frozenset({v}))
+        assert found is not None and found.x is eight and found.known_zero is None
 
 
 def board_of(case: str, request: pytest.FixtureRequest) -> tuple[Session, str]:

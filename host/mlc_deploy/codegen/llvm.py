@@ -38,6 +38,7 @@ from ..ir import (
     statements,
     walk,
 )
+from ..ir.sizes import whole_parameters
 from ..lower import KEPT, PHASE, Kernel
 from ..lower.machine.pointers import CURSORS, HIDDEN
 from . import hints
@@ -78,6 +79,7 @@ class _Emitter(Expressions):
         self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first turn
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
+        self.known = whole_parameters(kernel.body)
 
     # --------------------------------------------------------------------------- functions
 

@@ -16,7 +16,7 @@ saturation:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,9 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Call, Cast, Const, Expr, Node, const, dtype_of, value_range, walk
+from ..ir import Binary, Call, Cast, Const, Expr, Node, Var, const, dtype_of, value_range, walk
 from ..ir.lanes import uniform, whole
+from ..ir.sizes import MOST_WHOLE
 from .calls import call_named, picked
 from .types import undefined
 
@@ -34,7 +35,6 @@ I32 = ll.IntType(32)
 WORDS, SINGLES = ll.VectorType(I32, 4), ll.VectorType(ll.FloatType(), 4)
 SHORTS = ll.VectorType(ll.IntType(16), 8)
 MAGIC = 0x4B400000  # the bits of 1.5 * 2^23, whose neighbours are 1 apart
-MOST = 1 << 14  # largest zero point
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Saturated:
         return int(self.zero.value) if isinstance(self.zero, Const) else None
 
 
-def saturated(e: Cast, target: Target) -> Saturated | None:
-    """The parts of a saturating cast of a vector, where `emit` has better code than the
-    expression."""
+def saturated(e: Cast, target: Target, known: Container[Var]) -> Saturated | None:
+    """The parts of a saturating cast of a vector, where `emit` has better code than the expression.
+    known: variables that may be zero points (ir/sizes.py::whole_parameters)."""
     kind = dtype_of(e.dtype)
     if not target.register_bits or kind.bits != 8 or not kind.is_integer or kind.lanes % 4:
         return None
@@ -64,7 +64,7 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
         ):
             zero: Expr = const(0)
             match rounded:
-                case Binary("+", a, b) if (n := whole(b, MOST)) is not None:
+                case Binary("+", a, b) if (n := whole(b, MOST_WHOLE, known)) is not None:
                     rounded, zero = a, n
             match rounded:
                 case Call("round", (x,)) if dtype_of(x.dtype).scalar == "float32":

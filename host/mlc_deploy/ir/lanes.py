@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from .build import cast, const, load
@@ -62,19 +62,19 @@ def uniform(e: Expr) -> float | None:
     return None
 
 
-def whole(e: Expr, most: int) -> Expr | None:
-    """The integer, int32, that a constant has in all lanes, or that a parameter of int16 is, or
-    less it; None for other expressions, and for constants of more than `most` by size."""
+def whole(e: Expr, most: int, known: Container[Var]) -> Expr | None:
+    """The int32 that e has in all lanes: a constant of at most `most` by size, one of the `known`
+    variables, or the negative of one. None for other expressions."""
     match e:
         case Broadcast(value):
-            return whole(value, most)
+            return whole(value, most, known)
         case Const(number) if float(number).is_integer() and abs(number) <= most:
             return const(int(number), "int32")
-        case Cast(_, Var(_, "int16") as v):
+        case Cast(_, Var() as v) if v in known:
             return cast("int32", v)
-        case Cast(_, Binary() as less):
-            return whole(less, most)
-        case Binary("-", Const(0), Cast(_, Var(_, "int16")), "int32"):
+        case Cast(_, Binary() as negative):
+            return whole(negative, most, known)
+        case Binary("-", Const(0), Cast(_, Var() as v), "int32") if v in known:
             return e
     return None
 

@@ -46,7 +46,9 @@ from .rewrite import fields_of, with_fields
 MOST_NODES = 1 << 15  # larger functions are left out: they share little
 OPERATORS = ("+", "-", "*", "/")
 OPERANDS = ("float32", "int32")
-MOST_WHOLE = 1 << 14  # operands up to this, if whole, are parameters of int16, which says it
+# Whole operands of at most this are parameters of int16. It is the largest zero point, too: these
+# are added in int16, with saturation, and a sum beyond int8 must stay beyond it.
+MOST_WHOLE = 1 << 14
 
 N = TypeVar("N", bound=Node)
 Number = int | float
@@ -118,9 +120,16 @@ def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFun
     return with_fields(made, params=(*(v for v, _ in every), *made.params), attrs=attrs)
 
 
+def whole_parameters(func: PrimFunc) -> frozenset[Var]:
+    """The parameters of a common function that are integers of at most MOST_WHOLE by size."""
+    if SIZES not in func.attrs:
+        return frozenset()
+    return frozenset(p for p in func.params if isinstance(p, Var) and p.dtype == "int16")
+
+
 def _parameter(values: Numbers, dtype: str, found: dict[Numbers, Var]) -> Expr:
-    """The parameter of these values; or less one, if that has the same with other signs, so that
-    passes see what they add up to. Those `found` so far are added to."""
+    """The parameter of these values, or the negative of one that has them with other signs, so that
+    passes see that both add up to 0. A parameter that is not `found` is added there."""
     name = f"c{len(found)}"
     if not all(map(_is_whole, values)):
         return found.setdefault(values, Var(name, dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from ...arith import simplify_expr
@@ -12,6 +13,7 @@ from ...ir import (
     Cast,
     Expr,
     PrimFunc,
+    Var,
     cast,
     const,
     contents,
@@ -22,11 +24,10 @@ from ...ir import (
     value_range,
 )
 from ...ir.lanes import uniform, whole
+from ...ir.sizes import MOST_WHOLE, whole_parameters
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
-
-MOST = 1 << 14  # largest zero point
 
 
 @optional(level=1)
@@ -44,25 +45,27 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
     if target.arch != "aarch64" and not (target.arch == "x86_64" and target.has("avx2")):
         return func
 
+    known = whole_parameters(func)
+
     @once
     def visit(m: Any) -> Any:
         m = rebuild(m, visit)
-        found = _clamped(m) if isinstance(m, Cast) else None
+        found = _clamped(m, known) if isinstance(m, Cast) else None
         return m if found is None else found
 
     return with_body(func, visit(func.body))
 
 
-def _clamped(e: Cast) -> Expr | None:
+def _clamped(e: Cast, known: Container[Var]) -> Expr | None:
     """The clamped floats that equal a cast of such integers; None for other casts."""
     if dtype_of(e.dtype).scalar != "float32":
         return None
-    inner, apart = _moved(e.a)
+    inner, apart = _moved(e.a, known)
     match inner:
         case Cast(wide, Cast(small, Binary("min", Binary("max", value, least), most))) if (
             dtype_of(wide).scalar == "int32" and dtype_of(small).bits == 8
         ):
-            rounded, zero = _moved(value)
+            rounded, zero = _moved(value, known)
             ends = value_range(dtype_of(small).scalar)
             if (uniform(least), uniform(most)) != ends:
                 return None
@@ -77,10 +80,10 @@ def _clamped(e: Cast) -> Expr | None:
     return None
 
 
-def _moved(e: Expr) -> tuple[Expr, Expr]:
+def _moved(e: Expr, known: Container[Var]) -> tuple[Expr, Expr]:
     """e without an added integer that is not too large, and that integer."""
     match e:
-        case Binary("+" | "-" as op, a, b) if (n := whole(b, MOST)) is not None:
+        case Binary("+" | "-" as op, a, b) if (n := whole(b, MOST_WHOLE, known)) is not None:
             return a, n if op == "+" else const(0) - n
     return e, const(0)
 
