@@ -34,14 +34,16 @@ sys.path.insert(0, str(ROOT))
 
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
-from scripts.bench.models import MACHINES  # noqa: E402
-from tests.models.architectures import NAMES, model_and_inputs  # noqa: E402
+from scripts.bench.models import EVERY, MACHINES, loaded  # noqa: E402
 from tests.onnx_models import reference  # noqa: E402
 
-MODELS = ("mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet50", "efficientnet_b0")
+MODELS = (
+    "mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet50", "efficientnet_b0",
+    "resnet50_int8", "efficientnet_b0_int8", "vit_tiny_int8",
+)  # fmt: skip
 TARGETS = ("aarch64", "armv7a")
 MOST_RISE = 0.005
-LINE = "{:<21}{:<10}{:>11}{:>15}{:>7}{:>13}{:>7}{:>25}{:>10}"
+LINE = "{:<21}{:<10}{:>11}{:>15}{:>7}{:>13}{:>7}{:>27}{:>10}"
 
 
 Tensors = dict[str, Any]
@@ -130,10 +132,10 @@ def read(name: str) -> tuple[onnx.ModelProto, Tensors, Tensors]:
         draw = np.random.default_rng(1)
         params = from_onnx(model).params
         given = {p.name: draw.random(p.type.sizes).astype(p.type.dtype) for p in params}
-    elif name in NAMES:
-        model, given = model_and_inputs(name)
+    elif name in EVERY:
+        model, given = loaded(name)
     else:
-        sys.exit(f"no model '{name}'; there are {', '.join(NAMES)}, and files that end in .onnx")
+        sys.exit(f"no model '{name}'; there are {', '.join(EVERY)}, and files that end in .onnx")
     return model, given, reference(model, given)
 
 

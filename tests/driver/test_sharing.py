@@ -26,6 +26,7 @@ from mlc_deploy.driver.sharing import compile_together, sharing_of
 from mlc_deploy.driver.workers import WorkerPool
 from mlc_deploy.graph import BlockBuilder, Constant, Function
 from mlc_deploy.graph.lower import KernelSource, Unscheduled, unscheduled
+from mlc_deploy.ir import Expr
 from mlc_targets import Target
 
 BOARDS = {"host": "local://", "aarch64": "qemu://cortex-a72", "armv7a": "qemu://cortex-a7"}
@@ -158,6 +159,27 @@ def test_functions_of_the_user_share(own_cache: Path) -> None:
     assert (first.cached, second.cached) == (0, 4)
     assert first.objects == second.objects
     assert [o.number for o in second.objects.values()] == [0, 1, None, 2]
+
+
+def polynomial(first: float, degree: int) -> KernelSource:
+    """With `degree` coefficients that differ where `first` does."""
+    x = te.placeholder((64,), name="x")
+
+    def value(i: Expr) -> Expr:
+        total = x[i]
+        for n in range(degree):
+            total = total * x[i] + (first + n)
+        return total
+
+    y = te.compute((64,), value, name="y")
+    return KernelSource(f"polynomial{degree}", te.create_prim_func([x, y]))
+
+
+@pytest.mark.parametrize(("target", "degree", "groups"),
+                         [("armv7a", 4, 1), ("armv7a", 5, 2), ("aarch64", 5, 1)])  # fmt: skip
+def test_operands_that_leave_registers_free(target: str, degree: int, groups: int) -> None:
+    sources = {name: polynomial(first, degree) for name, first in (("a", 0.5), ("b", 0.75))}
+    assert len(names_of(sources, Target(target))) == groups
 
 
 def test_each_kernel_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from ..errors import CodegenError
 from ..graph import Function
 from ..graph.lower import KernelSource, buffers_of, canonical, lower_kernel
 from ..ir import PrimFunc
-from ..ir.sizes import in_common, outline_of
+from ..ir.sizes import Outline, differing, in_common, outline_of
 from ..ir.terms import with_choice
 from ..lower import lower
 from .cache import Cache, user_folder
@@ -34,6 +34,10 @@ from .pairs import Pair, added_by, pairs_of
 
 NUMBER = re.compile(r"\d+")
 FOLDER = "shared"  # of the cache
+# Operands that are parameters take registers, while constants may be loaded again. With six,
+# kernels of ResNet-50 in int8 execute up to 8 % more on armv7a, which has 16 registers (LLVM 22;
+# scripts/bench/shared_kernels.py resnet50_int8 --target armv7a).
+MOST_OPERANDS = {"arm": 4, "aarch64": 16, "x86_64": 16}
 Names = tuple[str, ...]
 
 log = logging.getLogger(__name__)
@@ -78,7 +82,8 @@ def sharing_of(
         numbers = _known(store, digest, len(candidates))
         if numbers is None:
             unknown([name for name in sources if name not in several])
-            numbers = _numbers(candidates, alike, pairs, loops_of)
+            most = MOST_OPERANDS[target.arch]
+            numbers = _numbers(candidates, alike, pairs, loops_of, most)
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))
         for name, number in zip(candidates, numbers, strict=True):
@@ -128,26 +133,34 @@ def _numbers(
     alike: Container[str],
     pairs: Sequence[Pair],
     loops_of: Callable[[str], PrimFunc],
+    most_operands: int,
 ) -> list[int]:
     """A number for each candidate; kernels that share a function have the same. Those that differ
     only in sizes, or else only in operands, are among the `alike`: code for both would be slower.
-    loops_of: schedules a kernel."""
+    loops_of: schedules a kernel. most_operands: that may differ."""
     numbers: dict[object, int] = {}
 
     def number_of(key: object) -> int:
         return numbers.setdefault(key, len(numbers))
 
     pair_of = {pair.shorter: pair for pair in pairs}
-    outlines = {name: outline_of(loops_of(name)) for name in candidates if name in alike}
-    of_sizes = Counter((o.digest, o.operands) for o in outlines.values() if o is not None)
+    told = ((name, outline_of(loops_of(name))) for name in candidates if name in alike)
+    outlines = {name: outline for name, outline in told if outline is not None}
+    of_sizes = Counter((o.digest, o.operands) for o in outlines.values())
+    of_operands: dict[object, list[Outline]] = {}
+    for outline in outlines.values():
+        of_operands.setdefault((outline.digest, outline.sizes), []).append(outline)
 
     def own(name: str) -> int:
         outline = outlines.get(name)
         if outline is None:
             return number_of(name)
         only_sizes = outline.digest, outline.operands
-        several = of_sizes[only_sizes] > 1
-        return number_of(only_sizes if several else (outline.digest, outline.sizes))
+        if of_sizes[only_sizes] > 1:
+            return number_of(only_sizes)
+        only_operands = outline.digest, outline.sizes
+        few = differing(of_operands[only_operands]) <= most_operands
+        return number_of(only_operands if few else name)
 
     found = {name: own(name) for name in candidates if name not in pair_of}
     members = Counter(found.values())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -89,6 +89,12 @@ def outline_of(func: PrimFunc) -> Outline | None:
     text = "\n".join(told.structure).encode()
     digest = hashlib.blake2b(text, digest_size=16).digest()
     return Outline(digest, tuple(sizes), tuple(operands))
+
+
+def differing(outlines: Iterable[Outline]) -> int:
+    """How many operands of these outlines, which are alike, differ from one to another."""
+    columns = zip(*(o.operands for o in outlines), strict=True)
+    return len({values for values in columns if len(set(values)) > 1})
 
 
 def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFunc:
