@@ -79,6 +79,7 @@ def test_a_size_that_follows_from_others_is_computed() -> None:
 NO_SIZES: dict[str, Callable[[], tuple[PrimFunc, PrimFunc]]] = {
     "an unrolled loop": lambda: (matmul(8, 24, 5, 4), matmul(8, 24, 5, 6)),
     "one": lambda: (scaled(1), scaled(8)),
+    "a zero with a sign": lambda: (scaled(8, 0.0), scaled(8, -0.0)),
     "a place in another order": lambda: (scaled(8, 2.0, 0), scaled(8, 2.0, 2)),
 }
 
@@ -114,7 +115,7 @@ def moved(zero: int) -> PrimFunc:
 OPERANDS: dict[str, tuple[list[PrimFunc], list[Var], str]] = {
     "floats": ([scaled(8, 2.5), scaled(8, 3.0)], [Var("c0", "float32")], "* c0"),
     "whole numbers": ([scaled(8, 2.0), scaled(8, 3.0)], [Var("c0", "int16")], '"float32", c0)'),
-    "a zero with a sign": ([scaled(8, -0.0), scaled(8, 3.0)], [Var("c0", "float32")], "* c0"),
+    "a zero": ([scaled(8, 0.0), scaled(8, 3.0)], [Var("c0", "int16")], '"float32", c0)'),
     "large ones": ([scaled(8, 2.0), scaled(8, 40000.0)], [Var("c0", "float32")], "* c0"),
     "one there and back": ([moved(3), moved(5)], [Var("c0", "int16")], '(0 - T.Cast("int32", c0))'),
 }

@@ -147,9 +147,7 @@ def _parameter(values: Numbers, dtype: str, found: dict[Numbers, Var]) -> Expr:
 
 
 def _is_whole(operand: Number) -> bool:
-    """Whether an operand is an integer that int16 holds; -0.0 is none."""
-    signed = operand == 0 and math.copysign(1, operand) < 0
-    return not signed and float(operand).is_integer() and abs(operand) <= MOST_WHOLE
+    return float(operand).is_integer() and abs(operand) <= MOST_WHOLE
 
 
 def _expressions(differing: set[tuple[int, ...]]) -> dict[tuple[int, ...], Expr]:
@@ -325,9 +323,10 @@ class _Retelling:
         return self.made(n, a=a) if to is added else binary("+", a, to)
 
     def operand(self, e: Expr) -> Expr:
-        if isinstance(e, Const):
-            self.say("operand", e.dtype)
-            return self.give(e)
+        match e:
+            case Const(value, dtype) if value or math.copysign(1, value) > 0:  # -0.0 equals 0.0
+                self.say("operand", dtype)
+                return self.give(e)
         told: Expr = self.node(e)
         return told
 
