@@ -1,7 +1,7 @@
 """Memory for speed: the choice of layers whose weights may grow, under a limit.
 
 Some plans pack weights into more bytes to save instructions (Winograd filtering). The growth of all
-layers together is limited to a share of the model's weights. It is spent where a byte saves most.
+layers together is limited (passes/context.py, MEMORY). It is spent where a byte saves most.
 """
 
 from __future__ import annotations
