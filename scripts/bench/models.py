@@ -86,9 +86,9 @@ MACHINES = {
     ),
     "i8mm": Machine(f"{AARCH64} -mattr=+neon,+dotprod,+i8mm", "qemu://max,sve=off,sme=off", 32),
 }
-LIMITS = {  # of the ratio, with weights as they may grow by default
+LIMITS = {  # of the ratio; resnet18 takes more where its weights may not grow freely
     "mobilenet_v1": {"aarch64": 1.20, "armv7a": 1.35, "cortex-a76-float16": 1.25},
-    "resnet18": {"aarch64": 0.56, "armv7a": 0.75},
+    "resnet18": {"aarch64": 0.52, "armv7a": 0.65},
     "mobilenet_v2": {"aarch64": 1.35, "armv7a": 1.5},
     "mobilenet_v1_int8": {"aarch64": 1.10, "armv7a": 1.35, "cortex-a76": 1.60, "i8mm": 2.4},
     "resnet18_int8": {"aarch64": 0.98, "armv7a": 1.35, "cortex-a76": 1.28, "i8mm": 1.55},
