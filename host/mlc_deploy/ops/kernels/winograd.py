@@ -97,7 +97,7 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     if direct is None or conv.channels % numbers.lanes:
         return Decision(None, f"its channels do not divide into blocks of {numbers.lanes}")
     exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
-    tried = (s for tile in exact for s in _forms(conv, tile, target))
+    tried = (best_strips(conv, tile, target) for tile in exact)
     best = min(tried, key=lambda found: found.cost)
     weights = w.bytes
     most = direct.cost + PER_BYTE[target.arch] * weights
@@ -148,8 +148,8 @@ def best_strips(conv: ConvShape, tile: int, target: Target, in_run: bool = False
 
 
 def _forms(conv: ConvShape, tile: int, target: Target) -> Iterator[TileStrips]:
-    """The best strips for a tile in each form of the weights. Only float32 are exact enough for
-    transforms that round twice."""
+    """The best strips for a tile in each form of the weights; for those that grow less, rows of
+    filters are transformed in the run. Only float32 are exact enough for rounding them twice."""
     for in_run in (False, True) if conv.dtype == "float32" else (False,):
         yield best_strips(conv, tile, target, in_run)
 
