@@ -15,6 +15,8 @@ from typing import Any
 
 PATIENCE = 120.0  # seconds, for what takes one when nothing else runs
 COMMAND = ("-m", "mlc_deploy.cli")
+# Before a command: signals end it even if those who run the tests ignore them, as nohup does.
+AS_AT_A_TERMINAL = ("env", "--default-signal=HUP,INT")
 
 
 def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:
@@ -45,7 +47,7 @@ class CommandProcess:
         self._out, self._err = (self.folder / name for name in ("stdout", "stderr"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, *self.args],
+                [*AS_AT_A_TERMINAL, sys.executable, *self.args],
                 cwd=self.folder,
                 env={**os.environ, **own, **self.environment},
                 stdin=subprocess.DEVNULL,

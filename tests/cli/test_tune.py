@@ -24,6 +24,7 @@ from mlc_deploy.tuned import Database, Measured, PlanRecord, Record, pack
 from mlc_rpc import Lost, Unreachable
 from mlc_targets import Target
 from tests.cli.command import MODELS, Command
+from tests.cli.command_process import AS_AT_A_TERMINAL, COMMAND
 from tests.tune.searches import matmul_task
 
 needs_qemu = pytest.mark.skipif(
@@ -81,8 +82,9 @@ def test_kernels_are_tuned_and_the_model_is_compiled_with_them(
 def test_after_ctrl_c_the_same_command_goes_on(tmp_path: Path) -> None:
     db, record = tmp_path / "t.jsonl", tmp_path / "r.json"
     command = [
-        sys.executable, "-m", "mlc_deploy.cli", "tune", str(DIGITS), *TASKS, "--search", "random",
-        "--db", str(db), "--json", str(record), "--trials", "3000", "--batch", "4",
+        *AS_AT_A_TERMINAL, sys.executable, *COMMAND, "tune", str(DIGITS), *TASKS,
+        "--search", "random", "--db", str(db), "--json", str(record), "--trials", "3000",
+        "--batch", "4",
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
         end = time.monotonic() + 300
