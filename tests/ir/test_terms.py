@@ -9,7 +9,7 @@ import pytest
 
 from mlc_deploy import te
 from mlc_deploy.graph.specialize import with_scalars
-from mlc_deploy.ir import LEFT_OUT, SIZES, PrimFunc
+from mlc_deploy.ir import LEFT_OUT, SCALARS, PrimFunc
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ir.terms import with_choice
 from mlc_deploy.te import Tensor
@@ -39,7 +39,7 @@ def test_one_kernel_adds_it(name: str, adds: Sequence[int]) -> None:
     func = function(result)
     both = with_choice(func, func.buffers[1], adds)
     assert both is not None
-    assert [both.attrs[SIZES][n]["added"] for n in range(2)] == list(adds)
+    assert [both.attrs[SCALARS][n]["added"] for n in range(2)] == list(adds)
     assert [both.attrs[LEFT_OUT][n] for n in range(2)] == [() if a else ("y",) for a in adds]
     wanted, added, left = (np.zeros(8, np.float32) for _ in range(3))
     run(func, X, Y, wanted)

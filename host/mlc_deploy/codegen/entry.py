@@ -22,14 +22,14 @@ def emit_entry(
     word: ll.IntType,
     symbol: str,
     tuned: Mapping[str, str],
-    known: Sequence[ll.Value] | None = None,
+    scalars: Sequence[ll.Value] | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
     word: the integer of pointer width, the type of scalars in the body. tuned: the CPU that the
-    kernel is optimised for. known: the scalars' values, where the caller does not give them.
-    left_out: names of buffers that the caller does not give; the body gets null for them.
+    kernel is optimised for. scalars: values of the kernel's scalars, where the caller does not give
+    them. left_out: names of buffers that the caller does not give; the body gets null for them.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry, tuned)
@@ -45,12 +45,12 @@ def emit_entry(
             place = b.gep(data, [I32(next(given))], source_etype=POINTER)
             values.append(b.load(place, typ=POINTER))
     fields = [b.gep(args, [I32(n * word.width // 8)], source_etype=I8) for n in (1, 2)]
-    if known is None:
-        scalars = b.load(fields[0], typ=POINTER)
+    if scalars is None:
+        first = b.load(fields[0], typ=POINTER)
         for n in range(len(scalars_of(kernel))):
-            wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
+            wide = b.load(b.gep(first, [I32(n)], source_etype=I64), typ=I64)
             values.append(wide if word.width == 64 else b.trunc(wide, word))
     else:
-        values += known
+        values += scalars
     values.append(b.load(fields[1], typ=POINTER))
     b.ret(b.call(body, [*values, begin, end]))

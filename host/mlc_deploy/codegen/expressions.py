@@ -51,7 +51,7 @@ class Expressions(Addresses):
         self.machine = operators.machine_of(target)
         self.fast: tuple[str, ...] = ()  # LLVM's fast-math flags of the statement
         self.short = False  # floats that become bytes are within int16
-        self.known: frozenset[Var] = frozenset()  # that may be zero points
+        self.zeros: frozenset[Var] = frozenset()  # variables that may be zero points
 
     def value(self, e: Expr) -> Value:
         match e:
@@ -70,7 +70,7 @@ class Expressions(Addresses):
                 return self.b.not_(self.expr(a))
             case Select(c, a, b):
                 return self.b.select(self.expr(c), self.expr(a), self.expr(b))
-            case Cast() if (whole := saturated(e, self.target, self.known)) is not None:
+            case Cast() if (whole := saturated(e, self.target, self.zeros)) is not None:
                 x, zero = self.expr(whole.x), self.expr(whole.zero)
                 return saturate.emit(self.b, self.target, whole, x, zero, self.short)
             case Cast(dtype, a):

@@ -17,8 +17,8 @@ from mlc_targets.object_format import ALIGNMENT
 
 from ..arith import expr_bounds, turn_range
 from ..ir import (
+    SCALARS,
     SHORT_FLOATS,
-    SIZES,
     TUNE_CPU,
     Block,
     Call,
@@ -38,7 +38,7 @@ from ..ir import (
     statements,
     walk,
 )
-from ..ir.sizes import whole_parameters
+from ..ir.outlines import whole_parameters
 from ..lower import KEPT, PHASE, Kernel
 from ..lower.machine.pointers import CURSORS, HIDDEN
 from . import hints
@@ -72,26 +72,26 @@ class _Emitter(Expressions):
         self.module = module
         self.kernel = kernel
         self.symbol = symbol
-        self.sizes = kernel.body.attrs.get(SIZES, ())
+        self.sharers = kernel.body.attrs.get(SCALARS, ())  # the scalars of each kernel
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # functions besides the body, so far
         self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first turn
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
-        self.known = whole_parameters(kernel.body)
+        self.zeros = whole_parameters(kernel.body)
 
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
         body = self.body_function()
-        if self.sizes:
+        if self.sharers:
             body.attributes.add("noinline")
-            for number, known in enumerate(self.sizes):
-                given = [self.scalar(v)(known[v.name]) for v in scalars_of(self.kernel)]
+            for number, given in enumerate(self.sharers):
+                scalars = [self.scalar(v)(given[v.name]) for v in scalars_of(self.kernel)]
                 name = f"{self.symbol}{number}"
                 left_out = left_out_of(self.kernel, number)
-                emit_entry(body, self.kernel, self.word, name, self.tuned, given, left_out)
+                emit_entry(body, self.kernel, self.word, name, self.tuned, scalars, left_out)
         else:
             body.attributes.add("alwaysinline")
             emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)
@@ -129,7 +129,7 @@ class _Emitter(Expressions):
             self.pointers[buffer] = arg
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
             self.variables[v] = arg
-            values = [known[v.name] for known in self.sizes]
+            values = [given[v.name] for given in self.sharers]
             if arg.type == self.word:
                 self.ranges.bind(v, (min(values), max(values)) if values else (0, None))
         workspace = function.args[len(buffers) + len(scalars)]
@@ -167,7 +167,7 @@ class _Emitter(Expressions):
         number = Var("task")
         self.variables[number] = task
         self.ranges.bind(number, (0, None))
-        return self.integer(number if self.sizes else turn_of(loop, number))
+        return self.integer(number if self.sharers else turn_of(loop, number))
 
     def allocate(self, workspace: Value) -> None:
         offsets, _ = scratch_layout(self.kernel)
@@ -283,7 +283,7 @@ class _Emitter(Expressions):
         """Whether the loop is known to have a turn."""
         if isinstance(s.extent, Const):
             return bool(s.extent.value > 0)
-        least = expr_bounds(s.extent, self.ranges)[0] if self.sizes else None
+        least = expr_bounds(s.extent, self.ranges)[0] if self.sharers else None
         return least is not None and least > 0
 
     def scoped(self, s: Stmt) -> None:

@@ -16,7 +16,7 @@ from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import SIZES, Buffer, Dim, Var, const, substitute
+from ..ir import SCALARS, Buffer, Dim, Var, const, substitute
 from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
@@ -50,7 +50,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
 def compile_shared(
     kernel: Kernel, buffers: Sequence[Sequence[Buffer]], target: Target
 ) -> tuple[KernelObject, ...]:
-    """The kernels that share a function (ir/sizes.py, ir/terms.py), each with its own inputs and
+    """The kernels that share a function (ir/outlines.py, ir/terms.py), each with its own inputs and
     outputs. Raises CodegenError."""
     described = [_own_signature(kernel, number, own) for number, own in enumerate(buffers)]
     module = llvm_module("", target)
@@ -62,10 +62,10 @@ def compile_shared(
 
 
 def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> SignatureMap:
-    known = kernel.body.attrs[SIZES][number]
-    sizes = {v: const(known[v.name], v.dtype) for v in scalars_of(kernel)}
+    given = kernel.body.attrs[SCALARS][number]
+    scalars = {v: const(given[v.name], v.dtype) for v in scalars_of(kernel)}
     loop = task_loop(kernel)
-    turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
+    turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, scalars), {})
     left_out = left_out_of(kernel, number)
     shared = [p for p in kernel.body.buffers if p.name not in left_out]
     outputs = tuple(

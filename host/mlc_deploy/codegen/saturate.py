@@ -24,9 +24,9 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Call, Cast, Const, Expr, Node, Var, const, dtype_of, value_range, walk
-from ..ir.lanes import uniform, whole
-from ..ir.sizes import MOST_WHOLE
+from ..ir import Binary, Call, Cast, Const, Expr, Node, Var, dtype_of, value_range, walk
+from ..ir.lanes import uniform, without_whole
+from ..ir.outlines import MOST_WHOLE
 from .calls import call_named, picked
 from .types import undefined
 
@@ -51,9 +51,9 @@ class Saturated:
         return int(self.zero.value) if isinstance(self.zero, Const) else None
 
 
-def saturated(e: Cast, target: Target, known: Container[Var]) -> Saturated | None:
+def saturated(e: Cast, target: Target, zeros: Container[Var]) -> Saturated | None:
     """The parts of a saturating cast of a vector, where `emit` has better code than the expression.
-    known: variables that may be zero points (ir/sizes.py::whole_parameters)."""
+    zeros: variables that may be zero points (ir/outlines.py::whole_parameters)."""
     kind = dtype_of(e.dtype)
     if not target.register_bits or kind.bits != 8 or not kind.is_integer or kind.lanes % 4:
         return None
@@ -62,10 +62,7 @@ def saturated(e: Cast, target: Target, known: Container[Var]) -> Saturated | Non
         case Binary("min", Binary("max", rounded, least), most) if (
             uniform(least) == low and uniform(most) == high
         ):
-            zero: Expr = const(0)
-            match rounded:
-                case Binary("+", a, b) if (n := whole(b, MOST_WHOLE, known)) is not None:
-                    rounded, zero = a, n
+            rounded, zero = without_whole(rounded, MOST_WHOLE, zeros)
             match rounded:
                 case Call("round", (x,)) if dtype_of(x.dtype).scalar == "float32":
                     return Saturated(x, zero, e.dtype)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from ..arith import Linear, linear
 from ..arith.linear import Atom, Product, Quotient
-from ..ir import SIZES, Const, Expr, For, Var, const, substitute, walk
+from ..ir import SCALARS, Const, Expr, For, Var, const, substitute, walk
 from ..lower import Kernel
 
 
 def task_loop(kernel: Kernel) -> For | None:
     """The kernel's parallel loop, if tasks can stand for its turns."""
     loop = kernel.parallel
-    if SIZES in kernel.body.attrs:
+    if SCALARS in kernel.body.attrs:
         return loop
     return loop if loop is not None and _counted(loop.extent) is not None else None
 

@@ -1,6 +1,6 @@
 """Finds kernels of a program that share one function: those that differ only in sizes, or only in
-operands such as scales (ir/sizes.py), and pairs of which one adds a tensor that the other does not
-(ir/terms.py), such as a residual.
+operands such as scales (ir/outlines.py), and pairs of which one adds a tensor, such as a residual,
+that the other does not (ir/terms.py).
 
 Candidates have equal texts, without their numbers or without the addition; their scheduled loops
 decide. The cache keeps the answer under the keys of all candidates, so that nothing is scheduled
@@ -26,7 +26,7 @@ from ..errors import CodegenError
 from ..graph import Function
 from ..graph.lower import KernelSource, buffers_of, canonical, lower_kernel
 from ..ir import PrimFunc
-from ..ir.sizes import Outline, differing, in_common, outline_of
+from ..ir.outlines import Outline, differing, in_common, outline_of
 from ..ir.terms import with_choice
 from ..lower import lower
 from .cache import Cache, user_folder
@@ -135,42 +135,37 @@ def _numbers(
     loops_of: Callable[[str], PrimFunc],
     most_operands: int,
 ) -> list[int]:
-    """A number for each candidate; kernels that share a function have the same. Those that differ
-    only in sizes, or else only in operands, are among the `alike`: code for both would be slower.
-    loops_of: schedules a kernel. most_operands: that may differ."""
-    numbers: dict[object, int] = {}
-
-    def number_of(key: object) -> int:
-        return numbers.setdefault(key, len(numbers))
-
-    pair_of = {pair.shorter: pair for pair in pairs}
+    """A number for each candidate; kernels that share a function have the same. loops_of: schedules
+    a kernel. most_operands: that may differ."""
     told = ((name, outline_of(loops_of(name))) for name in candidates if name in alike)
-    outlines = {name: outline for name, outline in told if outline is not None}
-    of_sizes = Counter((o.digest, o.operands) for o in outlines.values())
-    of_operands: dict[object, list[Outline]] = {}
-    for outline in outlines.values():
-        of_operands.setdefault((outline.digest, outline.sizes), []).append(outline)
-
-    def own(name: str) -> int:
-        outline = outlines.get(name)
-        if outline is None:
-            return number_of(name)
-        only_sizes = outline.digest, outline.operands
-        if of_sizes[only_sizes] > 1:
-            return number_of(only_sizes)
-        only_operands = outline.digest, outline.sizes
-        few = differing(of_operands[only_operands]) <= most_operands
-        return number_of(only_operands if few else name)
-
-    found = {name: own(name) for name in candidates if name not in pair_of}
+    groups = _groups({name: o for name, o in told if o is not None}, most_operands)
+    pair_of = {pair.shorter: pair for pair in pairs}
+    found: dict[str, object] = {n: groups.get(n, n) for n in candidates if n not in pair_of}
     members = Counter(found.values())
     for name, pair in pair_of.items():
         func = loops_of(pair.longer) if members[found[pair.longer]] == 1 else None
         if func is not None and with_choice(func, func.buffers[pair.number]) is not None:
-            found[name] = found[pair.longer] = number_of(pair)
+            found[name] = found[pair.longer] = pair
         else:
-            found[name] = own(name)
-    return [found[name] for name in candidates]
+            found[name] = groups.get(name, name)
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(found[name], len(numbers)) for name in candidates]
+
+
+def _groups(outlines: Mapping[str, Outline], most_operands: int) -> dict[str, object]:
+    """What stands for a kernel's function, for each kernel that may share it. Kernels of one
+    function differ only in sizes, or else only in operands: code for both would be slower."""
+    of_sizes = Counter((o.digest, o.operands) for o in outlines.values())
+    of_operands: dict[object, list[Outline]] = {}
+    for outline in outlines.values():
+        of_operands.setdefault((outline.digest, outline.sizes), []).append(outline)
+    groups: dict[str, object] = {}
+    for name, o in outlines.items():
+        if of_sizes[o.digest, o.operands] > 1:
+            groups[name] = o.digest, o.operands
+        elif differing(of_operands[o.digest, o.sizes]) <= most_operands:
+            groups[name] = o.digest, o.sizes
+    return groups
 
 
 def _known(store: Cache | None, digest: bytes, count: int) -> list[int] | None:

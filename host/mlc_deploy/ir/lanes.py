@@ -79,6 +79,15 @@ def whole(e: Expr, most: int, known: Container[Var]) -> Expr | None:
     return None
 
 
+def without_whole(e: Expr, most: int, known: Container[Var]) -> tuple[Expr, Expr]:
+    """e without an integer that it adds or subtracts in all lanes, and that integer: 0 if there is
+    none as `whole` finds."""
+    match e:
+        case Binary("+" | "-" as op, a, b) if (n := whole(b, most, known)) is not None:
+            return a, n if op == "+" else const(0) - n
+    return e, const(0)
+
+
 def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:
     """One lane of wider integers, joined from neighbouring lanes of x, the lowest first."""
     one, wide = dtype_of(x.dtype), dtype_of(dtype)

@@ -483,8 +483,8 @@ SHORT_FLOATS = "ir.short_floats"
 MOST = "ir.most"
 
 # An attribute of a PrimFunc that several kernels share: for each kernel, the values of the scalar
-# parameters, by name (sizes.py).
-SIZES = "ir.sizes"
+# parameters, by name (outlines.py).
+SCALARS = "ir.scalars"
 
 # An attribute of such a PrimFunc: for each kernel, the names of the buffers that it does not have
 # (terms.py).

@@ -12,7 +12,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from .build import compare
-from .nodes import LEFT_OUT, MOST, SIZES, Binary, Buffer, Expr, If, Load, PrimFunc, Stmt, Store, Var
+from .nodes import (
+    LEFT_OUT,
+    MOST,
+    SCALARS,
+    Binary,
+    Buffer,
+    Expr,
+    If,
+    Load,
+    PrimFunc,
+    Stmt,
+    Store,
+    Var,
+)
 from .rewrite import once, rebuild, walk, with_fields
 
 ADDED = "added"
@@ -48,7 +61,7 @@ def with_choice(func: PrimFunc, term: Buffer, adds: Sequence[int] = (1, 0)) -> P
     attrs = {
         **func.attrs,
         MOST: {ADDED: 1},
-        SIZES: tuple({ADDED: value} for value in adds),
+        SCALARS: tuple({ADDED: value} for value in adds),
         LEFT_OUT: tuple(() if value else (term.name,) for value in adds),
     }
     return with_fields(func, params=(added, *func.params), body=body, attrs=attrs)

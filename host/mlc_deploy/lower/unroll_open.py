@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arith import Bounds, simplify_expr, turn_range
 from ..ir import (
-    SIZES,
+    SCALARS,
     Call,
     Const,
     Expr,
@@ -43,7 +43,7 @@ def unroll_open_loops(func: PrimFunc) -> PrimFunc:
     for the turns that are left over.
     """
     dimensions = {v for b in func.buffers for v in symbols_of(b)}
-    if not dimensions or SIZES in func.attrs:  # sizes of several kernels: schedules unroll these
+    if not dimensions or SCALARS in func.attrs:  # sizes of several kernels: schedules unroll these
         return func
     names = names_of(func)
 

@@ -23,8 +23,8 @@ from ...ir import (
     rebuild,
     value_range,
 )
-from ...ir.lanes import uniform, whole
-from ...ir.sizes import MOST_WHOLE, whole_parameters
+from ...ir.lanes import uniform, without_whole
+from ...ir.outlines import MOST_WHOLE, whole_parameters
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
@@ -45,27 +45,27 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
     if target.arch != "aarch64" and not (target.arch == "x86_64" and target.has("avx2")):
         return func
 
-    known = whole_parameters(func)
+    zeros = whole_parameters(func)
 
     @once
     def visit(m: Any) -> Any:
         m = rebuild(m, visit)
-        found = _clamped(m, known) if isinstance(m, Cast) else None
+        found = _clamped(m, zeros) if isinstance(m, Cast) else None
         return m if found is None else found
 
     return with_body(func, visit(func.body))
 
 
-def _clamped(e: Cast, known: Container[Var]) -> Expr | None:
+def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
     """The clamped floats that equal a cast of such integers; None for other casts."""
     if dtype_of(e.dtype).scalar != "float32":
         return None
-    inner, apart = _moved(e.a, known)
+    inner, apart = without_whole(e.a, MOST_WHOLE, zeros)
     match inner:
         case Cast(wide, Cast(small, Binary("min", Binary("max", value, least), most))) if (
             dtype_of(wide).scalar == "int32" and dtype_of(small).bits == 8
         ):
-            rounded, zero = _moved(value, known)
+            rounded, zero = without_whole(value, MOST_WHOLE, zeros)
             ends = value_range(dtype_of(small).scalar)
             if (uniform(least), uniform(most)) != ends:
                 return None
@@ -78,14 +78,6 @@ def _clamped(e: Cast, known: Container[Var]) -> Expr | None:
             rest = simplify_expr(zero + apart, {})
             return clamp if is_const(rest, 0) else Binary("+", clamp, _like(e, rest), e.dtype)
     return None
-
-
-def _moved(e: Expr, known: Container[Var]) -> tuple[Expr, Expr]:
-    """e without an added integer that is not too large, and that integer."""
-    match e:
-        case Binary("+" | "-" as op, a, b) if (n := whole(b, MOST_WHOLE, known)) is not None:
-            return a, n if op == "+" else const(0) - n
-    return e, const(0)
 
 
 def _like(e: Expr, value: Expr) -> Expr:

@@ -23,7 +23,7 @@ from .build import DIVISIONS, binary, cast, const
 from .nodes import (
     IN_PLACE,
     MOST,
-    SIZES,
+    SCALARS,
     Binary,
     Block,
     Buffer,
@@ -99,7 +99,7 @@ def differing(outlines: Iterable[Outline]) -> int:
 
 def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFunc:
     """One function for all of these, which have one outline: the first of them, with parameters for
-    the sizes and operands that differ. SIZES holds the parameters' values for each function."""
+    the sizes and operands that differ. SCALARS holds the parameters' values for each function."""
     assert len({o.digest for o in outlines}) == 1, "functions that differ in numbers alone"
     first = funcs[0]
     columns = list(zip(*(o.sizes for o in outlines), strict=True))
@@ -121,14 +121,14 @@ def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFun
     known = {v: values for values, v in found.items() if isinstance(v, Var)}
     most = {v.name: max(values) for v, values in known.items()}
     every = [*known.items(), *((v, values) for values, v in operands.items())]
-    sizes = tuple({v.name: of[n] for v, of in every} for n in range(len(funcs)))
-    attrs = {**made.attrs, MOST: most, SIZES: sizes}
+    scalars = tuple({v.name: of[n] for v, of in every} for n in range(len(funcs)))
+    attrs = {**made.attrs, MOST: most, SCALARS: scalars}
     return with_fields(made, params=(*(v for v, _ in every), *made.params), attrs=attrs)
 
 
 def whole_parameters(func: PrimFunc) -> frozenset[Var]:
     """The parameters of a common function that are integers of at most MOST_WHOLE by size."""
-    if SIZES not in func.attrs:
+    if SCALARS not in func.attrs:
         return frozenset()
     return frozenset(p for p in func.params if isinstance(p, Var) and p.dtype == "int16")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mlc_deploy import te
 from mlc_deploy.graph.specialize import with_scalars
-from mlc_deploy.ir import MOST, SIZES, PrimFunc, Var, structural_equal, with_fields
-from mlc_deploy.ir.sizes import in_common, outline_of
+from mlc_deploy.ir import MOST, SCALARS, PrimFunc, Var, structural_equal, with_fields
+from mlc_deploy.ir.outlines import in_common, outline_of
 from mlc_deploy.schedule import Schedule
 
 
@@ -43,8 +43,8 @@ def common(*funcs: PrimFunc) -> PrimFunc:
 
 def member(func: PrimFunc, number: int) -> PrimFunc:
     """One of the functions that a common one is."""
-    values = [func.attrs[SIZES][number][p.name] for p in func.params if isinstance(p, Var)]
-    attrs = {key: a for key, a in func.attrs.items() if key not in (MOST, SIZES)}
+    values = [func.attrs[SCALARS][number][p.name] for p in func.params if isinstance(p, Var)]
+    attrs = {key: a for key, a in func.attrs.items() if key not in (MOST, SCALARS)}
     return with_fields(with_scalars(func, values), attrs=attrs)
 
 
@@ -69,7 +69,7 @@ def test_each_function_is_the_common_one_for_its_sizes(turns: list[tuple[int, in
 def test_a_size_that_follows_from_others_is_computed() -> None:
     """Else what lies within what would not be seen."""
     whole = common(matmul(8, 16, 5), matmul(16, 32, 7))
-    assert whole.attrs[SIZES] == ({"n0": 4, "n1": 5}, {"n0": 8, "n1": 7})
+    assert whole.attrs[SCALARS] == ({"n0": 4, "n1": 5}, {"n0": 8, "n1": 7})
     assert whole.attrs[MOST] == {"n0": 8, "n1": 7}
     assert [str(b.shape) for b in whole.buffers] == [
         "(n0 * 2, n1)", "(n1, n0 * 4)", "(n0 * 2, n0 * 4)"
