@@ -21,7 +21,7 @@ from tests.models.onnx_layers import to_onnx
 
 MILLION = 1e6
 FLOAT32, FLOAT16, DOT, I8MM = "aarch64", "cortex-a76-float16", "cortex-a76", "i8mm"
-ROW = "{:<22}{:<20}{:<26}{:>10}{:>10}{:>8}  {}"
+ROW = "{:<24}{:<20}{:<26}{:>10}{:>10}{:>8}  {}"
 
 
 @dataclass(frozen=True, slots=True)

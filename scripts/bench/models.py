@@ -98,7 +98,7 @@ EVERY = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES), *model_limits.M
 EXACT = ("object_bytes", "weights_bytes", "arena_bytes", "instructions")
 RISE = 1.01
 VECTOR = 4  # numbers in a vector of 128 bits
-LINE = "{:<21}{:<19}{:>13}{:>13}{:>7}{:>8}{:>9}{:>8}{:>8}{:>14}{:>7}{:>6}"
+LINE = "{:<24}{:<19}{:>13}{:>13}{:>7}{:>8}{:>9}{:>8}{:>8}{:>14}{:>7}{:>6}"
 MB = 1e6
 
 
