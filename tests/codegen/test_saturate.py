@@ -93,8 +93,9 @@ def test_requantize(dtype: str, case: str, request: pytest.FixtureRequest) -> No
 
 @pytest.mark.parametrize("cpu", ["haswell", "cascadelake"])
 @pytest.mark.parametrize("lanes", [16, 32, 64])
-def test_vectors_of_whole_registers(lanes: int, cpu: str, local: Session) -> None:
-    """Of 256 bits and of 512, whatever the numbers are."""
+@pytest.mark.parametrize("sign", ["+", "-"])
+def test_vectors_of_whole_registers(sign: str, lanes: int, cpu: str, local: Session) -> None:
+    """Of 256 bits and of 512, whatever the numbers are and whether zero points are subtracted."""
     target = Target(f"x86_64 -mcpu={cpu}")
     skip_unless_runs(local, target)
     halves = np.resize(sums().ravel(), 64 * 40).astype(np.float32) * np.float32(0.5)
@@ -111,10 +112,11 @@ def kernel(A: T.Buffer(({a.size},), "float32"), B: T.Buffer(({a.size},), "{dtype
     for k in range({a.size // lanes}):
         for i in T.vectorized({lanes}):
             B[k * {lanes} + i] = T.Cast("{dtype}", T.min(T.max(T.round(A[k * {lanes} + i])
-                + T.float32({zero}), T.float32({low})), T.float32({high})))
+                {sign} T.float32({zero}), T.float32({low})), T.float32({high})))
 """)
             assert isinstance(func, PrimFunc)
-            wanted = np.clip(np.rint(a).astype(np.float64) + zero, low, high).astype(dtype)
+            moved = np.rint(a).astype(np.float64) + (zero if sign == "+" else -zero)
+            wanted = np.clip(moved, low, high).astype(dtype)
             with closing(local.load(mlc.build(func, target=target))) as module:
                 x, out = local.tensor(a), local.tensor(np.zeros_like(wanted))
                 module["kernel"](x, out)
