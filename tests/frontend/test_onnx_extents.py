@@ -263,6 +263,33 @@ def test_a_batch_of_any_size(name: str, local: Session) -> None:
     module.close()
 
 
+def test_rows_of_two_open_dimensions_cut_and_put_together_again(local: Session) -> None:
+    """x [batch, length, 24] as rows of 8, then of 12, then as [batch, -1, 2, 12]: the length is
+    x's own, as what x is joined with shows."""
+    nodes = [
+        node("Reshape", ["x", "eights"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Reshape", ["b", "twelves"], ["c"]),
+        node("Shape", ["x"], ["batch"], start=0, end=1),
+        node("Concat", ["batch", "behind"], ["last"], axis=0),
+        node("Reshape", ["c", "last"], ["d"]),
+        node("Reshape", ["x", "pairs"], ["e"]),
+        node("Concat", ["d", "e"], ["y"], axis=2),
+    ]
+    known = {"eights": [-1, 8], "twelves": [-1, 12], "behind": [-1, 2, 12], "pairs": [0, 0, 2, 12]}
+    tensors = {key: np.array(v, np.int64) for key, v in known.items()}
+    x = value("x", ["batch", "length", 24])
+    proto = model(nodes, [x], [value("y", None)], **tensors)
+    function = from_onnx(proto, dims={"batch": "<=3", "length": "<=5"})
+    assert str(function.outputs[0].type) == "float32[batch, length, 4, 12]"
+    loaded = local.load(mlc.compile(function, "host"))
+    for shape in ((1, 1, 24), (2, 5, 24), (3, 4, 24)):
+        given = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
+        (wanted,) = reference(proto, given).values()
+        np.testing.assert_array_equal(loaded.run(given)["y"], wanted)
+    loaded.close()
+
+
 def test_slices_by_any_step_of_an_open_dimension(local: Session) -> None:
     """ONNX's places before the first and behind the last are those that there are."""
     far = (1 << 63) - 1

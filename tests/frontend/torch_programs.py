@@ -282,6 +282,13 @@ add("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b), IMAGE, floats(6), fl
 add("instance_norm", lambda x: F.instance_norm(x), IMAGE)
 add("rms_norm", lambda x, w: F.rms_norm(x, (5,), w, 1e-6), X, floats(5))
 add("batch_norm", lambda x, m, v: F.batch_norm(x, m, v), IMAGE, floats(6), floats(6, low=0.5))
+add(
+    "batch_norm by its own statistics",
+    lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+    IMAGE,
+    floats(6),
+    floats(6),
+)
 add("local_response_norm", lambda x: F.local_response_norm(x, 3), IMAGE)
 Q, K, V = floats(2, 4, 5, 8), floats(2, 4, 6, 8), floats(2, 4, 6, 3)
 add("attention", F.scaled_dot_product_attention, Q, K, V)

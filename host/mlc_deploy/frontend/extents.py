@@ -7,6 +7,7 @@ by one of them gets the expression back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -270,19 +271,34 @@ def product(extents: Sequence[Dim]) -> Dim:
 
 
 def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
-    """The product of `whole` over that of `known`. Extents in both cancel without a division, since
-    they may be 0."""
-    left, divisors = list(whole), list[Dim]()
-    for extent in known:
+    """The product of `whole` over that of `known`. What is a factor of both cancels without a
+    division, since an extent may be 0."""
+    a, left = _factors(whole)
+    b, divisors = _factors(known)
+    for extent in tuple(divisors):
         same = [n for n, e in enumerate(left) if same_extent(e, extent)]
-        if isinstance(extent, Expr) and same:
+        if same:
             del left[same[0]]
-        else:
-            divisors.append(extent)
-    a, b = product(left), product(divisors)
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if b else 0
-    return simplified(binary("//", a, b))
+            divisors.remove(extent)
+    common = math.gcd(a, b) or 1
+    over, under = product([*left, a // common]), product([*divisors, b // common])
+    if isinstance(over, int) and isinstance(under, int):
+        return over // under if under else 0
+    return over if under == 1 else simplified(binary("//", over, under))
+
+
+def _factors(extents: Sequence[Dim]) -> tuple[int, list[Expr]]:
+    """The product of some extents as a number times expressions that are no products."""
+    number, factors, left = 1, list[Expr](), list(reversed(extents))
+    while left:
+        match left.pop():
+            case Binary("*", a, b):
+                left += dim(b), dim(a)
+            case Expr() as extent:
+                factors.append(extent)
+            case extent:
+                number *= extent
+    return number, factors
 
 
 def smaller(a: Dim, b: Dim) -> Dim:

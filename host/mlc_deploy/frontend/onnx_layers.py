@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.nodes import Value
 from .extents import product
-from .layers.norms import affine, group_norm, lp_norm, squared_deviations
+from .layers.norms import affine, batch_statistics, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
 from .layers.shapes import reshape
 from .layers.transposed import conv_transpose, transposed_extents
@@ -174,10 +174,7 @@ def _batch_norm(n: OnnxNode) -> Any:
     epsilon, momentum = n.attr("epsilon", 1e-5), n.attr("momentum", 0.9)
     if not training:
         return n.emit("batch_norm", x, scale, shift, *running, epsilon=epsilon)
-    axes = [axis for axis in range(len(n.shape())) if axis != 1]
-    mean, squares = squared_deviations(n, x, axes)
-    variance = n.emit("mean", squares, axes=axes, keepdims=True)
-    own = [reshape(n, v, n.shape()[1:2]) for v in (mean, variance)]
+    own = batch_statistics(n, x)
     moved = [
         n.emit("add", scaled(n, old, momentum), scaled(n, now, 1 - momentum))
         for old, now in zip(running, own, strict=True)

@@ -36,10 +36,7 @@ TRAINING = "the module is in training mode; call module.eval() before the export
 RANDOM = "it draws random numbers"
 BY_DATA = "its output is a number or a shape that depends on the data"
 REASONS = {
-    **dict.fromkeys(
-        ("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit",
-         "aten.native_dropout"), TRAINING,
-    ),
+    **dict.fromkeys(("aten._native_batch_norm_legit_functional", "aten.native_dropout"), TRAINING),
     **dict.fromkeys(("aten.rand", "aten.randn", "aten.randint", "aten.bernoulli",
                      "aten.rand_like", "aten.randn_like", "aten.randperm"), RANDOM),
     **dict.fromkeys(("aten._unique2", "aten._local_scalar_dense"), BY_DATA),

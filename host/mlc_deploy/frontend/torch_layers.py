@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from .layers.norms import affine, group_norm
+from .layers.norms import affine, batch_statistics, group_norm
 from .layers.products import matmul, rows_times, scaled
 from .layers.resize import (
     axes_in_order,
@@ -217,6 +217,14 @@ def _batch_norm(
     return [n.emit("batch_norm", x, scale, shift, mean, variance, epsilon=epsilon)]
 
 
+def _own_batch_norm(n: TorchNode, x: Any, scale: Any, shift: Any, *rest: Any) -> Any:
+    """Without running statistics: those of x itself, as where a module standardizes weights."""
+    if n.overload != "no_stats":
+        raise n.refuse("the module is in training mode", "module.eval() before the export")
+    _, momentum, epsilon = rest
+    return _batch_norm(n, x, scale, shift, *batch_statistics(n, x), momentum, epsilon)
+
+
 def _layer_norm(
     n: TorchNode, x: Any, shape: Sequence[int], scale: Any = None, shift: Any = None,
     epsilon: float = 1e-5, *_: Any,
@@ -312,6 +320,7 @@ LAYERS: dict[str, Converter] = {
     **dict.fromkeys(("layer_norm", "native_layer_norm"), _layer_norm),
     **dict.fromkeys(("upsample_nearest1d", "upsample_nearest2d"), _nearest),
     **dict.fromkeys(("upsample_bicubic2d", "upsample_bilinear2d"), _interpolated),
+    "_native_batch_norm_legit": _own_batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "convolution": _convolution,
     "grid_sampler_2d": _grid_sample,

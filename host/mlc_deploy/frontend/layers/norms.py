@@ -28,6 +28,15 @@ def group_norm(
     return affine(n, reshape(n, y, shape_of(x)), *own)
 
 
+def batch_statistics(n: Node, x: Value) -> tuple[Value, Value]:
+    """Each channel's mean and variance over the batch and the space, [channels]."""
+    axes = [axis for axis in range(len(shape_of(x))) if axis != 1]
+    mean, squares = squared_deviations(n, x, axes)
+    variance = n.emit("mean", squares, axes=axes, keepdims=True)
+    mean, variance = (reshape(n, v, shape_of(x)[1:2]) for v in (mean, variance))
+    return mean, variance
+
+
 def squared_deviations(n: Node, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
     """The mean over some axes, with extent 1 there, and the squares of x - mean."""
     mean = n.emit("mean", x, axes=axes, keepdims=True)
