@@ -79,6 +79,16 @@ def test_large_pools(pads: tuple[int, ...], dilations: tuple[int, ...], ceil_mod
     agrees("MaxPool", {"x": x}, exact=True, kernel_shape=(11, 13), strides=(2, 3), **more)
 
 
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 2, 0, 3)])
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool", "LpPool"])
+def test_a_pool_larger_than_its_data(op: str, pads: tuple[int, ...]) -> None:
+    """ceil_mode makes one window of it; the border up to its own extents would take gigabytes."""
+    x = floats(Random(2), 1, 2, 7, 6)
+    padded: dict[str, Any] = {"count_include_pad": 1} if op == "AveragePool" else {}
+    more = {"kernel_shape": (25000, 25000), "strides": (25000, 25000), "pads": pads}
+    agrees(op, {"x": x}, ceil_mode=1, **more, **padded)
+
+
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("size", [(1, 3, 5, 7), (2, 1, 4, 3), (1, 1, 2, 3, 4)])
 def test_affine_grid_of_one_image_and_of_several(size: tuple[int, ...], corners: int) -> None:

@@ -103,6 +103,18 @@ def test_an_input_is_an_output_and_another_is_not_read() -> None:
     np.testing.assert_array_equal(found["output_1"], [2, 2])
 
 
+def test_what_only_assertions_read_is_left_out() -> None:
+    """A number of the data that a check reads, which nothing else could be computed from."""
+
+    def checked(x: Any) -> Any:
+        count = (x > 0).sum().item()
+        torch._check(count >= 0)
+        return x + 1
+
+    graph = from_torch(exported(checked, torch.ones(3)))
+    assert [b.call.op for b in graph.bindings] == ["add"]
+
+
 # --------------------------------------------------------------------------------- dynamic shapes
 
 

@@ -246,8 +246,10 @@ def spectrum(x: Any) -> Any:
         lambda x: (
             torch.fft.fftshift(torch.fft.fft(x)[:, 1:9].reshape(2, 2, 4).transpose(1, 2)).imag
         ),
+        lambda x: torch.fft.fft(x.to(torch.complex64)).to(torch.float32),
+        lambda x: torch.view_as_real(x * (0.5 - 2j)),
     ],
-    ids="stft product istft angle rfft2 conjugate rotary moved".split(),
+    ids="stft product istft angle rfft2 conjugate rotary moved cast turned".split(),
 )
 def test_complex_numbers(local: Session, function: Callable[..., Any]) -> None:
     agrees(local, Calling(function), SIGNAL)

@@ -241,6 +241,7 @@ add("tensor", lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), X)
 # --------------------------------------------------------------------------------------- layers
 
 add("linear", F.linear, X, floats(4, 5), floats(4))
+add("linear by a vector", F.linear, X, floats(5))
 add("linear of a vector", F.linear, X[0, 0], floats(4, 5))
 for _shapes in ("5 5", "3,5 5", "5 5,4", "2,3,5 5,4", "2,3,5 2,5,4", "3,5 2,5,4", "2,1,3,5 4,5,2"):
     _left, _right = (tuple(map(int, shape.split(","))) for shape in _shapes.split())
@@ -261,6 +262,7 @@ add("conv_transpose2d", lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1, 2),
     floats(6, 2, 3, 3), floats(4))  # fmt: skip
 add("max_pool1d", lambda x: F.max_pool1d(x, 2), floats(2, 3, 8))
 add("max_pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE)
+add("avg_pool2d larger than its data", lambda x: F.avg_pool2d(x, 9999, ceil_mode=True), IMAGE)
 add("max_pool2d ceiled", lambda x: F.max_pool2d(x, 2, 2, ceil_mode=True), IMAGE)
 add("max_pool2d dilated", lambda x: F.max_pool2d(x, 2, 1, dilation=2), IMAGE)
 add("avg_pool1d", lambda x: F.avg_pool1d(x, 3, 2), floats(2, 3, 8))

@@ -41,6 +41,11 @@ REASONS = {
                      "aten.rand_like", "aten.randn_like", "aten.randperm"), RANDOM),
     **dict.fromkeys(("aten._unique2", "aten._local_scalar_dense"), BY_DATA),
 }  # fmt: skip
+# Operators that only check what torch assumed of the data.
+ASSERTIONS = frozenset(
+    f"aten.{name}" for name in ("_assert_async", "_assert_scalar", "_assert_tensor_metadata",
+                                "sym_constrain_range", "sym_constrain_range_for_size")
+)  # fmt: skip
 TALKATIVE = ("torch.export", "torch._export.serde.serialize")  # logs with tracebacks
 LONGEST_REASON = 400  # characters of what torch says
 
@@ -180,7 +185,8 @@ def _torch(where: str) -> Any:
 def _decomposed(
     program: ExportedProgram, table: Mapping[str, Converter], where: str
 ) -> ExportedProgram:
-    """The program with other operators decomposed into those of the table, as far as torch can."""
+    """The program with other operators decomposed into those of the table, as far as torch can, and
+    without assertions and what only they read."""
     torch = _torch(where)
     decompositions = torch.export.default_decompositions()
     for op in list(decompositions):
@@ -193,6 +199,12 @@ def _decomposed(
     except Exception as error:
         what = f"torch cannot decompose the program: {first_line(error)}"
         raise ImporterError(what, where=where) from error
+    for inner in result.graph_module.modules():
+        if isinstance(inner, torch.fx.GraphModule):
+            for node in list(inner.graph.nodes):
+                if node.op == "call_function" and operator_key(node.target) in ASSERTIONS:
+                    inner.graph.erase_node(node)
+            inner.graph.eliminate_dead_code()
     return result
 
 

@@ -40,7 +40,7 @@ def converted(n: TorchNode, convert: Converter, arguments: Sequence[Any]) -> Any
     part by the converter. Raises ImporterError for other operators on complex numbers."""
     if n.op.startswith("aten.") and n.aten in COMPLEX:
         return COMPLEX[n.aten](n, *arguments)
-    if not _any_complex(arguments):
+    if not _any_complex(arguments) and not n.is_complex:
         return convert(n, *arguments)
     if n.op.startswith("aten.") and n.aten in OF_COMPLEX:
         return OF_COMPLEX[n.aten](n, *arguments)
@@ -137,6 +137,11 @@ def _view_as_complex(n: TorchNode, x: Value) -> Complex:
     return Complex(_last(n, x, 0), _last(n, x, 1))
 
 
+def _cast(n: TorchNode, x: Any, *_: Any) -> Any:
+    """Real numbers as complex ones; complex ones that become real lose their imaginary parts."""
+    return _both(n, x) if n.is_complex else n.cast(x.real, n.dtype)
+
+
 def _polar(n: TorchNode, size: Value, angle: Value) -> Complex:
     parts = (n.emit("multiply", size, n.emit(f, angle)) for f in ("cos", "sin"))
     return Complex(*parts)
@@ -198,6 +203,7 @@ COMPLEX: Mapping[str, Converter] = {
 }  # fmt: skip
 OF_COMPLEX: Mapping[str, Converter] = {
     "_conj": _conjugate,
+    "_to_copy": _cast,
     "_conj_physical": _conjugate,
     "conj_physical": _conjugate,
     "abs": _abs,

@@ -93,9 +93,11 @@ def _conv_transpose(
 
 
 def _linear(n: TorchNode, x: Any, w: Any, bias: Any = None) -> Any:
-    """x [..., K] times w [N, K] transposed."""
-    y = affine(n, rows_times(n, x, w, transpose=True), None, bias)
-    return reshape(n, y, (*shape_of(x)[:-1], shape_of(w)[0]))
+    """x [..., K] times w [N, K] transposed, or times a vector [K]."""
+    *outputs, width = shape_of(w)
+    matrix = reshape(n, w, (math.prod(outputs), width))
+    y = affine(n, rows_times(n, x, matrix, transpose=True), None, bias)
+    return reshape(n, y, (*shape_of(x)[:-1], *outputs))
 
 
 def _matmul(n: TorchNode, a: Any, b: Any) -> Any:

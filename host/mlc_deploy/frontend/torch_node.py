@@ -53,9 +53,16 @@ class TorchNode(Node):
     @property
     def dtype(self) -> str:
         """The dtype of the first result; for a complex result, that of its parts."""
-        several = isinstance(self._result, (list, tuple))
-        first = self._result[0] if several else self._result
-        return dtype_name(first.dtype.to_real(), self.place)
+        return dtype_name(self._first().dtype.to_real(), self.place)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the first result has complex numbers."""
+        dtype = getattr(self._first(), "dtype", None)
+        return dtype is not None and bool(dtype.is_complex)
+
+    def _first(self) -> Any:
+        return self._result[0] if isinstance(self._result, (list, tuple)) else self._result
 
     def results(self) -> int:
         """The number of results."""

@@ -327,10 +327,6 @@ def _softmax(n: TorchNode, x: Any, dim: int, *_: Any) -> Any:
     return n.emit(op, x, axis=normal_axis(op, dim, len(shape_of(x)))) if shape_of(x) else x
 
 
-def _nothing(n: TorchNode, *_: Any) -> None:
-    return None
-
-
 _ATEN: dict[str, Converter] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
@@ -349,10 +345,6 @@ _ATEN: dict[str, Converter] = {
     **dict.fromkeys(("fmod", "remainder"), _remainder),
     **dict.fromkeys(("clamp", "hardtanh"), _clamp),
     **dict.fromkeys(("alias", "clone", "contiguous", "lift_fresh_copy"), _same),
-    **dict.fromkeys(
-        ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
-         "sym_constrain_range_for_size"), _nothing,
-    ),
     **{
         converter.__name__.removeprefix("_"): converter
         for converter in (

@@ -118,12 +118,26 @@ FEWER = 4  # times fewer taps of each dimension by itself pay for the values tha
 def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any) -> Value:
     """op: max_pool, max_pool_places, avg_pool or sum_pool. The maximum over a large window is one
     over its columns of those over its rows."""
+    if ceil_mode:
+        window = replace(window, kernel=_within(window, shape_of(x)[2:]))
     if op == "max_pool" and math.prod(window.kernel) > FEWER * sum(window.kernel):
         for axis in range(len(window.kernel)):
             x = pool(n, op, x, window.along(axis), ceil_mode, **attrs)
         return x
     moves = window.moves | {"ceil_mode": bool(ceil_mode)}
     return n.emit(op, x, kernel=window.kernel, **moves, **attrs)
+
+
+def _within(window: Window, extents: Sequence[Any]) -> list[int]:
+    """The window's extents without what lies behind the data and its border, where ceil_mode makes
+    a single window of one that is larger."""
+    kernel, half = list(window.kernel), len(window.kernel)
+    for d, extent in enumerate(extents[:half]):
+        bordered = window.pads[d] + extent + window.pads[d + half]
+        fits = isinstance(bordered, int) and window.dilations[d] == 1
+        if fits and 0 < bordered < kernel[d] < bordered + window.strides[d]:
+            kernel[d] = bordered
+    return kernel
 
 
 def global_pool(n: Node, op: str, x: Value) -> Value:
