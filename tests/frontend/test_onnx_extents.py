@@ -290,6 +290,19 @@ def test_rows_of_two_open_dimensions_cut_and_put_together_again(local: Session) 
     loaded.close()
 
 
+def test_two_names_of_one_open_dimension(local: Session) -> None:
+    proto = model(
+        [node("Add", ["ids", "mask"], ["y"])],
+        [value("ids", ["n", 2]), value("mask", ["m", 2])],
+        [value("y", None)],
+    )
+    loaded = local.load(mlc.compile(proto, "host", dims={"n": "<=4", "m": "n"}))
+    for n in (1, 4):
+        ones = np.ones((n, 2), np.float32)
+        np.testing.assert_array_equal(loaded.run({"ids": ones, "mask": ones})["y"], 2 * ones)
+    loaded.close()
+
+
 def test_slices_by_any_step_of_an_open_dimension(local: Session) -> None:
     """ONNX's places before the first and behind the last are those that there are."""
     far = (1 << 63) - 1

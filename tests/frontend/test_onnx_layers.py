@@ -85,7 +85,7 @@ def test_a_pool_larger_than_its_data(op: str, pads: tuple[int, ...]) -> None:
     """ceil_mode makes one window of it; the border up to its own extents would take gigabytes."""
     x = floats(Random(2), 1, 2, 7, 6)
     padded: dict[str, Any] = {"count_include_pad": 1} if op == "AveragePool" else {}
-    more = {"kernel_shape": (25000, 25000), "strides": (25000, 25000), "pads": pads}
+    more: dict[str, Any] = {"kernel_shape": (25000, 25000), "strides": (25000, 25000), "pads": pads}
     agrees(op, {"x": x}, ceil_mode=1, **more, **padded)
 
 

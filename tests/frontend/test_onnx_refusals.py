@@ -225,7 +225,22 @@ def test_open_dimensions_that_may_differ() -> None:
     assert refusal(model, dims={"q": "<=4", "past": "<=8", "total": "<=11"}) == (
         "add: the shapes [q, past + 3] and [q, total] do not broadcast\n"
         "  in:  the model, node 'Add_1' (Add)\n"
-        "  try: --bind with a number for past, total, or a model that names equal dimensions alike"
+        "  try: --bind with a number for past, total"
+    )
+
+
+def test_open_dimensions_of_two_names() -> None:
+    """A model whose mask and ids have dimensions of their own: they may be said to be the same."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] ids, float[m] mask) => (float[k] y) { y = Add (ids, mask) }""")
+    assert refusal(model, dims={"n": "<=4", "m": "<=4"}) == (
+        "add: the shapes [n] and [m] do not broadcast\n"
+        "  in:  the model, node 'Add_0' (Add)\n"
+        "  try: --bind with a number for m, n; or --bind n=m, if that is so in every run"
+    )
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 3
+    assert refusal(model, dims={"n": "<=4"}).endswith(
+        "  try: --bind with a number for n; or --bind n=3, if that is so in every run"
     )
 
 

@@ -112,7 +112,7 @@ def test_what_only_assertions_read_is_left_out() -> None:
         return x + 1
 
     graph = from_torch(exported(checked, torch.ones(3)))
-    assert [b.call.op for b in graph.bindings] == ["add"]
+    assert len(graph.bindings) == 1
 
 
 # --------------------------------------------------------------------------------- dynamic shapes

@@ -12,8 +12,10 @@ import mlc_deploy as mlc
 from mlc_deploy.driver.deploy import deploy
 from mlc_deploy.errors import GraphError
 from mlc_deploy.graph import BlockBuilder, CallBranch, Function, const
+from mlc_deploy.graph.dims import symbol
 from mlc_deploy.graph.ranges import Range, parted
 from mlc_rpc import Session
+from mlc_rpc.errors import Refused
 from tests.sessions import TARGETS, aarch64, local
 
 __all__ = ["aarch64", "local"]  # fixtures
@@ -53,6 +55,28 @@ def test_a_run_takes_the_body_of_its_length(local: Session, dims: Mapping[str, i
                 found = loaded.run(own)[name]
                 assert found.shape == right.shape
                 np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_dimension_with_the_name_of_another(local: Session) -> None:
+    bb = BlockBuilder("two")
+    x, y = bb.param("x", ("ids", 4)), bb.param("y", ("mask", 4))
+    function = bb.finish([bb.emit("relu", x), bb.emit("relu", y)], ["a", "b"])
+    dims: dict[str, int | str] = {"mask": "<=8", "ids": "mask"}
+    loaded = local.load(mlc.compile(function, "host", dims=dims))
+    for n in (1, 3, 8):
+        own = {name: np.full((n, 4), k, np.float32) for k, name in enumerate("xy")}
+        found = loaded.run(own)
+        np.testing.assert_array_equal([found["a"], found["b"]], [own["x"], own["y"]])
+    with pytest.raises(Refused, match=r"\[mask, 4\], with mask = 2 by another"):
+        loaded.run({"x": np.ones((2, 4), np.float32), "y": np.ones((3, 4), np.float32)})
+
+
+def test_names_of_dimensions_lead_to_a_number() -> None:
+    assert parted({"a": "b", "b": "c", "c": 3})[0] == {"a": 3, "b": 3, "c": 3}
+    whole, ranges = parted({"a": "b", "b": "1,<=8"})
+    assert whole == {"a": symbol("b"), "b": "<=8"} and list(ranges) == ["b"]
+    with pytest.raises(GraphError, match="no number stands for a = b = a"):
+        parted({"a": "b", "b": "a"})
 
 
 def test_states_go_from_one_range_to_another(local: Session) -> None:

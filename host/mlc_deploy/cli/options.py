@@ -210,29 +210,29 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def dims(texts: Sequence[str]) -> dict[str, int | str]:
-    """Dimensions by name: a number, "<=512" for an open one, "1,<=64,<=512" for ranges."""
+    """Dimensions by name: a number, "<=512" for an open one, "1,<=64,<=512" for ranges, or the name
+    of another that it always equals. Raises Misuse."""
 
     def read(name: str, text: str) -> int | str:
-        whole = f"<={text}" if name.endswith("<") else text
-        parts = [part.strip() for part in whole.split(",")]
-        for part in parts:
-            int(part.removeprefix("<="))
-        if len(parts) == 1 and "<" not in whole:
-            return int(whole)
-        _refuse_bounds(name.rstrip("< "), ",".join(parts), where=f"--bind '{name}={text}'")
-        return ",".join(parts)
+        whole = f"<={text}" if name.endswith("<") else text.strip()
+        return int(whole) if whole.isdigit() else whole
 
     given = named("--bind", texts, read, "NAME=128 or NAME<=128")
-    return {name.rstrip("< "): n for name, n in given.items()}
+    found = {name.rstrip("< "): n for name, n in given.items()}
+    if any(isinstance(n, str) for n in found.values()):
+        _refuse_bounds(found, " ".join(f"--bind '{text}'" for text in texts))
+    return found
 
 
-def _refuse_bounds(name: str, text: str, where: str) -> None:
-    """Raises Misuse for text that bounds no open dimension."""
+def _refuse_bounds(given: Mapping[str, int | str], where: str) -> None:
+    """Raises Misuse for text that bounds no open dimension and names no other."""
     from ..graph.extents import most_of  # here: the compiler takes a while to import
     from ..graph.ranges import parted
 
     try:
-        most_of(name, str(parted({name: text})[0][name]))
+        for name, n in parted(given)[0].items():
+            if isinstance(n, str):
+                most_of(name, n)
     except GraphError as error:
         raise Misuse(error.what, where=where, mend=error.mend) from None
 
@@ -244,10 +244,13 @@ def ranges(texts: Sequence[str]) -> dict[str, int | str]:
 
 def known_dims(texts: Sequence[str]) -> dict[str, int]:
     """Dimensions by name. Raises Misuse for open ones, since layers are quantized at one size."""
+    from ..graph.ranges import parted  # here: the compiler takes a while to import
+
     found: dict[str, int] = {}
-    for name, n in dims(texts).items():
-        if isinstance(n, str):
-            what = f"--bind '{name}{n}': layers are quantized at one size"
+    for name, n in parted(dims(texts))[0].items():
+        if not isinstance(n, int):
+            equals = "" if isinstance(n, str) else "="
+            what = f"--bind '{name}{equals}{n}': layers are quantized at one size"
             raise Misuse(what, mend=f"--bind {name}=128")
         found[name] = n
     return found

@@ -92,18 +92,18 @@ def model_graph(
     graph.layouts. Raises ImporterError, GraphError and TargetError."""
     known_precision(precision, target)
     module = None
-    dims, ranges = parted(dims or {})
+    extents, ranges = parted(dims or {})
     if isinstance(model, Function):
         verify(model)
-        function = with_values(static(model, shapes, dims), values or {}, model.name)
+        function = with_values(static(model, shapes, extents), values or {}, model.name)
     elif isinstance(model, IRModule):
         module = resolve_calls(model)
         function = graph_function(module)
         verify(function, module)
         function = with_values(function, values or {}, function.name)
-        function, module = specialize(static(function, shapes, dims), module)
+        function, module = specialize(static(function, shapes, extents), module)
     else:
-        function = from_model(model, shapes, dims, converters, trust, values)
+        function = from_model(model, shapes, extents, converters, trust, values)
     function = stateful(function, states)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None

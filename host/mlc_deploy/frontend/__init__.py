@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from ..graph.nodes import Function
+from ..ir import Dim
 from .onnx import from_onnx
 from .onnx_node import NeedsValue, OnnxNode
 from .torch_node import Converter, TorchNode
@@ -59,7 +60,7 @@ def __getattr__(name: str) -> object:
 def from_model(
     model: str | Path | ModelProto | ExportedProgram | GraphModule,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, Dim | str] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
     values: Mapping[str, Any] | None = None,

@@ -168,7 +168,7 @@ class Importer:
             raise ImporterError(f"nothing computes the input '{unknown[0]}'", where=place)
         inputs = [scope[i] if i else None for i in proto.input]
         node = OnnxNode(proto, inputs, scope, self, source)
-        with mistakes_at(place):
+        with mistakes_at(place, self.extents.params):
             flow = self._flow(proto, inputs, scope)
             for k, kind in flow.read.items():
                 node.inputs[k] = kind.read(node, node.input(k))

@@ -35,8 +35,9 @@ def reading(path: Path, mend: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def mistakes_at(place: str) -> Iterator[None]:
-    """Turns the errors of converters into an ImporterError that names the place."""
+def mistakes_at(place: str, bound: Collection[str] = ()) -> Iterator[None]:
+    """Turns the errors of converters into an ImporterError that names the place. bound: the open
+    dimensions of inputs, by name."""
     try:
         yield
     except UnknownValue as error:
@@ -47,11 +48,10 @@ def mistakes_at(place: str) -> Iterator[None]:
     except MISTAKES as error:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
         mend = ""
-        if isinstance(error, UnlikeExtents) and error.symbols:
-            called = ", ".join(error.symbols)
-            mend = (
-                f"--bind with a number for {called}, or a model that names equal dimensions alike"
-            )
+        if isinstance(error, UnlikeExtents) and (names := [n for n in error.symbols if n in bound]):
+            mend = f"--bind with a number for {', '.join(names)}"
+            if error.same is not None and names == error.symbols:
+                mend += f"; or --bind {error.same}, if that is so in every run"
         raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ImporterError, InstallError
 from ..files.outside import refuse_special
 from ..graph.nodes import Function
+from ..ir import Dim
 from .pt2 import TRUST, data_of, entries_of
 from .refusals import first_line, missing_operators, reading
 from .torch_complex import COMPLEX, OF_COMPLEX
@@ -59,7 +60,7 @@ def is_program(model: object) -> bool:
 def from_torch(
     program: ExportedProgram | str | Path,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, Dim | str] | None = None,
     *,
     converters: Mapping[str, Converter] | None = None,
     trust: bool = False,
@@ -67,10 +68,10 @@ def from_torch(
     """The graph of a PyTorch program, not optimized. Weights are views of the program's own.
 
     shapes gives whole shapes of inputs; dims gives values of dynamic dimensions by their names in
-    program.range_constraints ("s0"). converters adds to the table or overrides it: the key is
-    "namespace.operator", the value a function of a TorchNode and the call's arguments. trust lets a
-    file run code of its author; without it, a file that could run code is refused. Raises
-    ImporterError, and InstallError if torch is missing.
+    program.range_constraints ("s0"), "<=512" for an open one, or another's symbol. converters
+    adds to the table or overrides it: the key is "namespace.operator", the value a function of a
+    TorchNode and the call's arguments. trust lets a file run code of its author; without it, a file
+    that could run code is refused. Raises ImporterError, and InstallError if torch is missing.
     """
     where = str(program) if isinstance(program, (str, Path)) else "the program"
     program = read_program(program, converters or {}, trust)

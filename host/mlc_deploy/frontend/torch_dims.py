@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ShapeError
 from ..graph.dims import symbol
 from ..graph.extents import most_of
-from ..ir import Dim
+from ..ir import Dim, Expr
 from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown_shapes
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ SIZE = re.compile(r".*\.size\(\)\[\d+\]")  # how torch names the source of a dim
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """By torch's symbol: the number of each known dimension, and the name and largest value of each
-    open one."""
+    """By torch's symbol: the number of each known dimension, the name and largest value of each
+    open one, and the other dimension that one is."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     opened: dict[str, tuple[str, int]] = field(default_factory=dict)
+    same: dict[str, Expr] = field(default_factory=dict)
 
     def extent(self, extent: Any) -> Dim | None:
         """Our extent of one of torch's; None unless it is a number or one open dimension."""
@@ -41,13 +42,13 @@ class Dims:
             return _concrete(extent, self.numbers)
         if extent.is_Symbol and str(extent) in self.opened:
             return symbol(self.opened[str(extent)][0])
-        return None
+        return self.same.get(str(extent))
 
 
 def bound(
     program: ExportedProgram,
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int | str],
+    dims: Mapping[str, Dim | str],
     where: str,
 ) -> Dims:
     """The dimensions for all symbols in the inputs' shapes. Raises ShapeError that names unknown
@@ -65,7 +66,9 @@ def bound(
                 where=where,
                 mend=", ".join(shown.values()) or "none: its shapes are fixed",
             )
-        if isinstance(given, str):
+        if isinstance(given, Expr):
+            found.same[by_name[name]] = given
+        elif isinstance(given, str):
             found.opened[by_name[name]] = name, most_of(name, given)
         else:
             found.numbers[by_name[name]] = int(given)
@@ -92,7 +95,7 @@ def _refuse_unknown(
     shown: Mapping[str, str],
     where: str,
 ) -> None:
-    known = {*found.numbers, *found.opened}
+    known = {*found.numbers, *found.opened, *found.same}
     unbound = {
         name: own
         for name, own in declared.items()

@@ -216,7 +216,7 @@ class Conversion:
     def _call(self, node: Node) -> Any:
         key = operator_key(node.target)
         place = f"{self.where}, '{layer_of(node)}' ({key})"
-        with mistakes_at(place):
+        with mistakes_at(place, self.extents.params):
             if is_python(node.target):
                 return self._computed(key, node)
             n = self._torch_node(node, place)

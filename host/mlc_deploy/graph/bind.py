@@ -57,12 +57,15 @@ def bind_dims(graph: M, dims: Mapping[str, int], function: str = "main") -> M:
 def static(
     function: Function,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, Dim | str] | None = None,
 ) -> Function:
     """The function with every dimension known. `dims` has extents by the dimension's name, `shapes`
     has shapes by the parameter's. A dimension with "<=n" stays open: each run decides its extent,
-    up to n. Raises GraphError if a dimension stays unknown, and for shapes that do not fit."""
-    extents = {name: n for name, n in (dims or {}).items() if not isinstance(n, str)}
+    up to n. One with another's symbol is the same. Raises GraphError if a dimension stays
+    unknown, and for shapes that do not fit."""
+    same = {symbol(name): n for name, n in (dims or {}).items() if isinstance(n, Expr)}
+    function = rebuilt(function, {}, same) if same else function
+    extents = {name: n for name, n in (dims or {}).items() if not isinstance(n, (str, Expr))}
     function = opened(function, {n: v for n, v in (dims or {}).items() if isinstance(v, str)})
     decided = dict(function.extents)
     params = {p.name: p for p in function.params}

@@ -42,18 +42,34 @@ class Range:
 
 def parted(
     dims: Mapping[str, int | str],
-) -> tuple[dict[str, int | str], dict[str, tuple[Range, ...]]]:
-    """(dimensions with their largest range only, the lower ranges of dimensions with several).
-    Raises GraphError if ranges do not rise, or if the last one is no bound."""
-    whole: dict[str, int | str] = {}
+) -> tuple[dict[str, Dim | str], dict[str, tuple[Range, ...]]]:
+    """(dimensions with their largest range only, the lower ranges of dimensions with several). One
+    that has another's name is that one, or has its number. Raises GraphError for ranges that do not
+    rise, a last one that is no bound, and names that lead round in a circle."""
+    whole: dict[str, Dim | str] = {}
     ranges: dict[str, tuple[Range, ...]] = {}
     for name, text in dims.items():
-        if isinstance(text, str) and "," in text:
+        other = _last(name, dims)
+        if other != name:
+            found = dims[other]
+            whole[name] = symbol(other) if isinstance(found, str) else found
+        elif isinstance(text, str) and "," in text:
             *lower, last = _read(name, text)
             whole[name], ranges[name] = str(last), tuple(lower)
         else:
             whole[name] = text
     return whole, ranges
+
+
+def _last(name: str, dims: Mapping[str, int | str]) -> str:
+    """The last of the names that a name leads to: the one with a number or with ranges."""
+    path = [name]
+    while (after := dims[path[-1]]) in dims:
+        if after in path:
+            circle = " = ".join([*path, str(after)])
+            raise GraphError(f"no number stands for {circle}", mend=f"{name}=128, or {name}<=128")
+        path.append(str(after))
+    return path[-1]
 
 
 def _read(name: str, text: str) -> list[Range]:

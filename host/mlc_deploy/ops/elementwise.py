@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import te
 from ..arith import linear
-from ..ir import Dim, Expr, const, dtype_of, free_vars, same_expr
+from ..ir import Dim, Expr, Var, const, dtype_of, free_vars, same_expr
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
 from .registry import Array, Attrs, Operator, Trait, register, require
@@ -59,13 +59,15 @@ def same_extent(a: Dim, b: Dim) -> bool:
 
 
 class UnlikeExtents(ValueError):
-    """Extents that may be unequal at run time. symbols: the names in them."""
+    """Extents that may be unequal at run time. symbols: the names in them; same: the names of two
+    dimensions, "ids=mask", or a dimension and a number, if nothing else is unlike."""
 
-    def __init__(self, what: str, extents: Sequence[Dim]) -> None:
+    def __init__(self, what: str, a: Dim, b: Dim) -> None:
         super().__init__(what)
-        self.symbols = sorted(
-            {v.name for e in extents if isinstance(e, Expr) for v in free_vars(e)}
-        )
+        self.symbols = sorted({v.name for e in (a, b) if isinstance(e, Expr) for v in free_vars(e)})
+        plain = all(isinstance(e, (int, Var)) for e in (a, b))
+        first, second = (b, a) if isinstance(a, int) else (a, b)
+        self.same = f"{first}={second}" if plain else None
 
 
 def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -79,7 +81,7 @@ def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ..
             elif not (isinstance(extent, int) and extent == 1):
                 if not same_extent(result[axis], extent):
                     what = f"{op}: the shapes {_listed(shapes)} do not broadcast"
-                    raise UnlikeExtents(what, (result[axis], extent))
+                    raise UnlikeExtents(what, result[axis], extent)
     return tuple(result)
 
 

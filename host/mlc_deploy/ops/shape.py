@@ -11,7 +11,7 @@ import numpy as np
 from .. import te
 from ..ir import Dim, Expr, ExprLike, const, expr
 from ..te import Tensor
-from .elementwise import broadcast_shape, element_at, same_extent
+from .elementwise import UnlikeExtents, broadcast_shape, element_at, same_extent
 from .registry import Array, Attrs, Operator, Trait, register, require, simplest
 
 # Operators whose output is the input's memory, read with another shape.
@@ -166,11 +166,11 @@ def _compute_concat(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     axis = normal_axis("concatenate", attrs["axis"], inputs[0].ndim)
     first = inputs[0]
     for t in inputs:
-        fits = t.ndim == first.ndim and all(
-            k == axis or same_extent(a, b)
-            for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True))
-        )
-        require(fits, f"concatenate: {list(first.shape)} and {list(t.shape)} on axis {axis}")
+        what = f"concatenate: {list(first.shape)} and {list(t.shape)} on axis {axis}"
+        require(t.ndim == first.ndim, what)
+        for k, (a, b) in enumerate(zip(first.shape, t.shape, strict=True)):
+            if k != axis and not same_extent(a, b):
+                raise UnlikeExtents(what, a, b)
         same = t.dtype == first.dtype
         require(same, f"concatenate: inputs of different dtypes, {first.dtype} and {t.dtype}")
     starts: list[Any] = [0]

@@ -14,6 +14,7 @@ from ...graph.builder import BlockBuilder
 from ...graph.nodes import Constant, Function, Value
 from ...graph.states import with_states
 from ...graph.verify import verify
+from ...ir import Dim
 from ..refusals import (
     missing_operators,
     mistakes_at,
@@ -59,7 +60,7 @@ VARIABLES = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
 def from_tflite(
     model: str | Path | bytes,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, Dim | str] | None = None,
     *,
     converters: Mapping[str, Converter] | None = None,
 ) -> Function:
