@@ -24,6 +24,7 @@ OPSET = 19
 MOST_ELEMENTS = 1 << 12
 OPEN = 11  # what an open dimension is while a graph is drawn, and no other one
 LARGEST = 1e4  # numbers beyond make errors that say nothing
+LEAST = 1e-3  # of its operands: a smaller sum is what their rounding left
 FLOATS = ("float32",)
 INTEGERS = ("int32", "int64")
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -157,6 +158,8 @@ class Drawn:
             return None
         if any(a.size > MOST_ELEMENTS or a.size == 0 or not _tame(a) for a in arrays):
             return None
+        if op in ("Add", "Sub") and _cancels([v for v in inputs if v is not None], arrays[0]):
+            return None
         self.nodes.append(node)
         made = [Value(name, a, False) for name, a in zip(results, arrays, strict=True)]
         self.values += made
@@ -180,6 +183,13 @@ def _tame(array: Array) -> bool:
     return array.dtype == np.bool_ or bool(
         np.isfinite(array).all() and np.abs(array.astype(np.float64)).max() <= LARGEST
     )
+
+
+def _cancels(operands: Sequence[Value], total: Array) -> bool:
+    """Whether a sum is left of operands that were rounded and far larger."""
+    if total.dtype.kind != "f" or all(v.exact for v in operands):
+        return False
+    return bool(np.abs(total).max() < LEAST * max(np.abs(v.array).max() for v in operands))
 
 
 def _fine(array: Array) -> bool:
