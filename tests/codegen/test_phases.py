@@ -3,7 +3,7 @@ that are to stay whole are not cut."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_whole_loop_is_not_cut_for_a_guard(whole: bool) -> None:
     assert [n.extent.value for n in rows] == ([30] if whole else [20, 10])  # type: ignore[attr-defined]
 
 
-def in_groups(kept: bool) -> PrimFunc:
+def in_groups(kept: Any) -> PrimFunc:
     """Rows of x doubled to a scratch buffer for two tasks, each of which writes half of the columns
     in another order."""
     x = te.placeholder((3, 24), "float32", "x")
@@ -85,16 +85,18 @@ def in_groups(kept: bool) -> PrimFunc:
     loop = sch.get_loops("doubled")[-1]
     sch.annotate(loop, PHASE, True)
     if kept:
-        sch.annotate(loop, KEPT, 2)
+        sch.annotate(loop, KEPT, kept)
     return sch.func
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_what_is_kept_is_computed_once_for_tasks_that_follow(local: Session, kept: bool) -> None:
-    """A thread that begins with the second task of a row computes it, too."""
+@pytest.mark.parametrize("kept", [None, 2, 3, 6, 0, "two"])
+def test_what_is_kept_is_computed_once_for_tasks_that_follow(local: Session, kept: Any) -> None:
+    """A thread that begins with the second task of a row computes it, too. What three tasks or six
+    should share differs in them, so each computes it."""
     x = np.random.default_rng(0).standard_normal((3, 24), np.float32)
     out = local.tensor(np.zeros_like(x))
     local.load(mlc.build(in_groups(kept), target="host"))["turn"](local.tensor(x), out)
     np.testing.assert_array_equal(out.numpy(), (x * 2)[:, np.arange(24) * 5 % 24])
     source, _ = c_source(mlc.build(in_groups(kept), target="c"))
-    assert ("== task_begin || " in source and " % 2 == 0) {" in source) == kept
+    assert ("== task_begin || " in source and " % 2 == 0) {" in source) == (kept == 2)
+    assert ("== task_begin || " in source) == (kept == 2)

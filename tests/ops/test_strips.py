@@ -5,9 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from mlc_deploy.ops import TensorType
+import mlc_deploy as mlc
+from mlc_deploy.graph import BlockBuilder, const
+from mlc_deploy.ops import TensorType, evaluate
 from mlc_deploy.ops.convolution import Phases
 from mlc_deploy.ops.kernels.contraction import Tile, Work, best_tile, cost
 from mlc_deploy.ops.kernels.conv2d_strips import plan_strided, planned
@@ -80,6 +83,28 @@ def test_strips_give_four_threads_work_and_fit_in_the_cache() -> None:
         _, phases, elements = Phases(plan.conv).shape
         read = 2 * plan.strips.rows + 1
         assert channels * read * phases * elements * 4 <= L2
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4])
+@pytest.mark.parametrize("board", ["aarch64", "armv7", "local"])
+def test_groups_have_strips_of_their_own(
+    board: str, groups: int, request: pytest.FixtureRequest
+) -> None:
+    """A row whose length each run decides, of so many channels that four tasks share it."""
+    draw, channels = np.random.default_rng(groups), 384
+    weights = draw.standard_normal((channels, channels // groups, 1, 1), np.float32)
+    bb = BlockBuilder("row")
+    x = bb.param("x", (1, channels, 1, "length"))
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4}
+    attrs["groups"] = groups
+    function = bb.finish([bb.emit("conv2d", x, const(weights), **attrs)], ["y"])
+    session: Session = board_named(request, board)
+    module = session.load(mlc.compile(function, TARGETS[board], dims={"length": "<=40"}))
+    for length in (1, 24, 40):
+        row = draw.standard_normal((1, channels, 1, length), np.float32)
+        (right,) = evaluate("conv2d", [row, weights], attrs)
+        np.testing.assert_allclose(module.run({"x": row})["y"], right, rtol=1e-4, atol=1e-3)
+    module.close()
 
 
 def test_is_for_cpus_that_load_several_vectors_at_once() -> None:

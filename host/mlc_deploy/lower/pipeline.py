@@ -22,6 +22,7 @@ from .compact import compact_buffers
 from .dimensions import bind_dimensions
 from .flatten import flatten_buffers
 from .hoist import hoist_guards
+from .kept import check_kept
 from .machine import LLVM_STEPS, bind_target
 from .narrow import narrow_indices
 from .no_op import remove_no_ops
@@ -49,6 +50,7 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     compact_buffers,
     align_rows,
     double_buffers,  # after compaction, which finds what one turn makes and uses
+    check_kept,
     share_storage,  # before loops are cut, which copies the uses of a buffer
     "loops",
     partition_loops,  # before vectorize: lanes lose their guards

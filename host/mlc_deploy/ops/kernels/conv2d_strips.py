@@ -76,7 +76,8 @@ class ConvStrips(ConvBlocks):
         sch.compute_at(self.copy, place)
         self.schedule_copy(sch, place)
         if place == task:
-            keep(sch, loops_inside(sch, self.copy, task)[0], self.strips)
+            groups = self.strips.groups // self.conv.groups  # each of those has data of its own
+            keep(sch, loops_inside(sch, self.copy, task)[0], groups)
         sch.annotate(task, WHOLE, True)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)

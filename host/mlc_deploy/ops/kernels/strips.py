@@ -32,10 +32,11 @@ class Strips:
 S = TypeVar("S", bound=Strips)
 
 
-def keep(sch: Schedule, loop: str, strips: Strips) -> None:
-    """`loop`, which makes a strip's data, serves all its groups that a thread takes in turn."""
-    if strips.groups > 1:
-        sch.annotate(loop, KEPT, strips.groups)
+def keep(sch: Schedule, loop: str, groups: int) -> None:
+    """`loop`, which makes a strip's data for so many groups, serves all of them that a thread takes
+    in turn."""
+    if groups > 1:
+        sch.annotate(loop, KEPT, groups)
 
 
 def best(strips: Iterable[S]) -> S:

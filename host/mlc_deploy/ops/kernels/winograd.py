@@ -392,7 +392,7 @@ def _schedule_data(sch: Schedule, task: str, across: int, held: bool, strips: St
     if held:
         sch.set_scope("columns", 0, "local")
     sch.annotate(c, PHASE, True)
-    keep(sch, c, strips)
+    keep(sch, c, strips.groups)
 
 
 def _in_registers(sch: Schedule, name: str, at: str) -> None:
