@@ -125,6 +125,13 @@ for i in T.serial(4, annotations={"pragma_auto_unroll_max_step": 16}):
     for j in T.serial(6, annotations={"prefetch": [["A", 2]]}):
         B[i * 6 + j] = A[i * 12 + j + AT]
 """,
+    "shared by tasks": """
+for t in T.parallel(6):
+    for j in T.serial(4, annotations={"codegen.kept": 2}):
+        B[t * 8 + j] = A[t // 2 * 8 + j + AT]
+    for j in T.serial(4, annotations={"codegen.kept": 3}):
+        B[t * 8 + j + 4] = A[t * 8 + j + AT]
+""",
     "fetched bit by bit": """
 for i in T.serial(4, annotations={"prefetch_next": ["A"]}):
     for j in T.serial(6):
