@@ -108,6 +108,15 @@ def test_bounds_hold_every_value(e: Expr, box: Box) -> None:
         assert high is None or value(e, at) <= high
 
 
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 5), st.integers(1, 5))
+def test_bounds_of_a_quotient_by_a_variable(low: int, more: int, least: int, others: int) -> None:
+    a, b = Var("a", "int32"), Var("b", "int32")
+    high, most = low + more, least + others
+    values = [x // y for x in range(low, high + 1) for y in range(least, most + 1)]
+    assert expr_bounds(a // b, {a: (low, high), b: (least, most)}) == (min(values), max(values))
+    assert expr_bounds(a // b, {a: (low, high), b: (0, most)}) == (None, None)
+
+
 @many
 @given(indices, boxes())
 def test_bounds_of_indices_are_known(e: Expr, box: Box) -> None:

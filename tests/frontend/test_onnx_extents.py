@@ -290,6 +290,23 @@ def test_rows_of_two_open_dimensions_cut_and_put_together_again(local: Session) 
     loaded.close()
 
 
+def test_memory_is_planned_for_a_quotient_by_an_open_dimension() -> None:
+    """As exporters write x.reshape(batch, -1, 8): 8 // batch * 7 // 8 rows, of a batch of one."""
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Div", ["eight", "n"], ["part"]),
+        node("Mul", ["part", "seven"], ["parts"]),
+        node("Div", ["parts", "eight"], ["rows"]),
+        node("Concat", ["n", "rows", "eight"], ["shape"], axis=0),
+        node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    known = {"seven": np.array([7]), "eight": np.array([8])}
+    proto = model(nodes, [value("x", ["n", 7, 8])], [value("y", None)], **known)
+    most = dict(from_onnx(proto, dims={"n": "<=2"}).extents)
+    assert most.pop("n") == 2
+    assert list(most.values()) == [7]
+
+
 def test_two_names_of_one_open_dimension(local: Session) -> None:
     proto = model(
         [node("Add", ["ids", "mask"], ["y"])],

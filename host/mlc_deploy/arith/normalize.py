@@ -270,6 +270,11 @@ def _expr_bounds(e: Expr, ranges: Ranges) -> Bounds:
             (al, ah), (bl, bh) = expr_bounds(a, ranges), expr_bounds(b, ranges)
             lows = [v for v in (al, bl) if v is not None]
             return max(lows, default=None), None if ah is None or bh is None else max(ah, bh)
+        case Binary("//", a, b):
+            (al, ah), (bl, bh) = expr_bounds(a, ranges), expr_bounds(b, ranges)
+            if al is None or al < 0 or bl is None or bl < 1:
+                return UNBOUNDED
+            return 0 if bh is None else al // bh, None if ah is None else ah // bl
         case Select(_, a, b) | Call("if_then_else", (_, a, b)):
             (al, ah), (bl, bh) = expr_bounds(a, ranges), expr_bounds(b, ranges)
             return (

@@ -135,18 +135,21 @@ class Extents:
         self._dims[value] = np.array(symbol(name), object)
 
     def largest(self, extent: Dim) -> int:
-        """The largest value of an extent."""
+        """The largest value of an extent. A quotient by an extent of 0 counts for nothing."""
         if isinstance(extent, int):
             return extent
-        high = expr_bounds(extent, self._ranges(extent))[1]
-        return LARGEST if high is None else int(high)
+        for least in (0, 1):
+            high = expr_bounds(extent, self._ranges(extent, least))[1]
+            if high is not None:
+                return int(high)
+        return LARGEST
 
     def _may_be_negative(self, extent: Expr) -> bool:
         low = expr_bounds(extent, self._ranges(extent))[0]
         return low is None or low < 0
 
-    def _ranges(self, extent: Expr) -> dict[Var, Bounds]:
-        return {v: (0, self.most[v.name]) for v in free_vars(extent)}
+    def _ranges(self, extent: Expr, least: int = 0) -> dict[Var, Bounds]:
+        return {v: (least, self.most[v.name]) for v in free_vars(extent)}
 
     def bounded(self, extent: Dim) -> Dim:
         """An extent simplified by the bounds of its variables."""
