@@ -105,6 +105,24 @@ def test_any_size(name: str, board: str, request: pytest.FixtureRequest) -> None
         module.close()
 
 
+@pytest.mark.parametrize("board", ["aarch64", "armv7", "local"])
+def test_an_open_batch_beside_weights_that_may_grow_a_little(
+    board: str, request: pytest.FixtureRequest
+) -> None:
+    """Minimal filtering makes these weights four times as large, so only some of the layers may
+    have it, or have it with smaller tiles."""
+    layer: Any = ("Conv", window(3), (128, 128, 3, 3))
+    proto, size = chain([layer, RELU, layer], 128), (2, 14, 14)
+    model = compiled(proto, "n", TARGETS[board], size)
+    module = board_named(request, board).load(model)
+    for n in (1, 2):
+        x = np.random.default_rng(n).normal(size=(n, 128, 14, 14)).astype(np.float32)
+        (wanted,) = reference(proto, {"x": x}).values()
+        (found,) = module.run({"x": x}).values()
+        np.testing.assert_allclose(found, wanted, 1e-3, 1e-3)
+    module.close()
+
+
 # What is open, and the most instructions of a layer by those where all is known. Copies of strips
 # into a border, whole tiles at the ends of rows, and transforms of layouts cost the difference.
 WORK = [

@@ -211,5 +211,5 @@ def fields(
 
 def laid_out(of: TensorType, source: str, to: str) -> TensorType:
     """A type in plain layout `source`, in layout `to`."""
-    sizes = dict(zip(layout(source).axes, of.sizes, strict=True))
+    sizes = dict(zip(layout(source).axes, of.shape, strict=True))
     return TensorType(packed_shape(layout(to), sizes), of.dtype)
