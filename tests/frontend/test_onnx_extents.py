@@ -307,6 +307,27 @@ def test_memory_is_planned_for_a_quotient_by_an_open_dimension() -> None:
     assert list(most.values()) == [7]
 
 
+RANGES = ((0, "n", 2), (1, "n", 3), ("n", -2, -1), ("n", 0, -3), (4, "n", 1), ("n", 9, 2))
+
+
+def test_ranges_by_any_step_of_an_open_dimension(local: Session) -> None:
+    nodes = [node("Shape", ["x"], ["shape"]), node("Squeeze", ["shape"], ["n"])]
+    known: dict[str, Array] = {}
+    for number, ends in enumerate(RANGES):
+        names = [f"{end}" if end == "n" else f"k{end}" for end in ends]
+        known |= {k: np.array(end) for k, end in zip(names, ends, strict=True) if k != "n"}
+        nodes.append(node("Range", names, [f"y{number}"]))
+    outputs = [value(f"y{number}", ["k"], INT64) for number in range(len(RANGES))]
+    proto = model(nodes, [value("x", ["n"])], outputs, **known)
+    loaded = local.load(mlc.compile(from_onnx(proto, dims={"n": "<=11"}), "host"))
+    for n in (1, 2, 3, 7, 11):
+        x = np.zeros(n, np.float32)
+        found = loaded.run({"x": x})
+        for name, right in reference(proto, {"x": x}).items():
+            np.testing.assert_array_equal(found[name], right, f"{name} of {n}")
+    loaded.close()
+
+
 def test_two_names_of_one_open_dimension(local: Session) -> None:
     proto = model(
         [node("Add", ["ids", "mask"], ["y"])],

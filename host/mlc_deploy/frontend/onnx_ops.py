@@ -10,10 +10,11 @@ import numpy as np
 
 from ..errors import ModelWarning
 from ..graph.nodes import Constant
-from ..ir import Expr, binary
+from ..ir import Expr, expr
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
+from .layers.products import scaled
 from .layers.shapes import (
     expand,
     filled_up,
@@ -192,10 +193,12 @@ def _non_zero(n: OnnxNode) -> Any:
 def _range(n: OnnxNode) -> Any:
     if any(map(n.extents.is_followed, n.every())):
         (first,), (last,), (step,) = (n.dims(k, "range") for k in range(3))
-        if step != 1:
-            raise n.refuse("the step of a range of unknown length is not 1")
-        extent = n.extents.own(n, larger(simplified(binary("-", last, first)), 0))
-        places, begin = iota(n, extent, 1, 0, n.dtype()), n.extents.value(n, first)
+        if not isinstance(step, int) or step == 0:
+            raise n.refuse("the step of a range of unknown length is not known")
+        low, high, stride = (first, last, step) if step > 0 else (last, first, -step)
+        count = simplified((expr(high) - low + (stride - 1)) // stride)
+        places = scaled(n, iota(n, n.extents.own(n, larger(count, 0)), 1, 0, n.dtype()), step)
+        begin = n.extents.value(n, first)
         return places if first == 0 else n.emit("add", places, n.cast(begin, n.dtype()))
     start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
