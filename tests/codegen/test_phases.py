@@ -11,10 +11,12 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen import c_source
-from mlc_deploy.ir import For, PrimFunc, statements
+from mlc_deploy.ir import For, PrimFunc, statements, walk
 from mlc_deploy.lower import KEPT, PHASE, WHOLE, lower
+from mlc_deploy.lower.kept import check_kept
 from mlc_deploy.passes.context import PassContext
 from mlc_deploy.schedule import Schedule
+from mlc_deploy.script import from_script
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
@@ -87,6 +89,43 @@ def in_groups(kept: Any) -> PrimFunc:
     if kept:
         sch.annotate(loop, KEPT, kept)
     return sch.func
+
+
+SHARED = """
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def main(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+    C = T.alloc_buffer((4,), "float32")
+    D = T.alloc_buffer((4,), "float32")
+    for t in T.parallel(4):
+        for j in T.serial(4):
+            BEFORE
+        AROUND:
+            for j in T.serial(4, annotations={"codegen.kept": 2}):
+                D[j] = C[j] + A[t // 2 + j]
+        for j in T.serial(4):
+            B[t * 4 + j] = D[j]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "around", "kept"),
+    [
+        ("B[j] = A[t * 4 + j]", "if True", True),
+        ("C[j] = A[t * 4 + j]", "if True", False),
+        ("D[j] = A[t * 4 + j]", "if True", False),
+        ("B[j] = A[t * 4 + j]", "for i in T.serial(3)", False),
+        ("B[j] = A[t * 4 + j]", "if t % 2 == 0", False),
+    ],
+)
+def test_only_what_is_the_same_once_in_each_task_is_kept(
+    before: str, around: str, kept: bool
+) -> None:
+    """Not what a task changes, and nothing in a loop or a branch of the task."""
+    func: Any = from_script(SHARED.replace("BEFORE", before).replace("AROUND", around))
+    loops = [n for n in walk(check_kept(func)) if isinstance(n, For)]
+    assert any(KEPT in n.annotations for n in loops) == kept
 
 
 @pytest.mark.parametrize("kept", [None, 2, 3, 6, 0, "two"])
