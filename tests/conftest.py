@@ -27,6 +27,7 @@ GROUPS = {
     "quantize": "trained models that packages ship, quantized; counted on emulated boards",
     "detectors": "detectors that torchvision and Ultralytics export, on emulated boards",
     "decoders": "language models of transformers, and text (needs the extras 'decoders', 'text')",
+    "encoders": "models of transformers for texts of any length, images, sound (as 'decoders')",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
     "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",

@@ -101,6 +101,21 @@ def test_the_definition() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_behind_a_tensor_is_read(seed: int, local: Session) -> None:
+    """The rows of a last block, and the keys of a last tile, that are not there; of the bias, too.
+    The first call is a vision transformer's with a mask."""
+    rng = Random(f"bounds {seed}")
+    whole = call(1, 2, 2, 197, 197, 64, 64, (1, 1, 197, 197))
+    calls = [whole, *(drawn(rng) for _ in range(DRAWN))]
+    function, given = model(calls)
+    with mlc.PassContext(config={"lower.bound_check": True}):
+        compiled = mlc.compile(function, "host")
+    found = local.load(compiled).run(given)
+    for name, wanted in compiled.evaluate(given).items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_numpys_definition_is_softmax() -> None:
     """Of queries that share heads, which see what was before them."""
     (q, k, v), attrs = call(1, 4, 2, 3, 5, 8, 8, causal=True)

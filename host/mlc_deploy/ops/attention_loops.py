@@ -162,6 +162,12 @@ class _Loops:
         kind: ForKind = "parallel" if self.tile.parallel else "serial"
         return self.loop("task", n.batch * n.kept * blocks, task, kind)
 
+    def row(self, begin: Expr, r: Expr) -> Expr:
+        """Row r of a block; the last row there is where the last block has more."""
+        rows = self.n.rows
+        whole = isinstance(rows, int) and rows % self.tile.rows == 0
+        return begin + r if whole else te.minimum(begin + r, rows - 1)
+
     def place(self, row: Expr) -> tuple[Expr, Expr]:
         """A row as its head within the group, and its query."""
         if isinstance(self.n.count, int) and self.n.count == 1:
@@ -178,12 +184,7 @@ class _Loops:
         tiles = (end - begin + self.tile.long - 1) // self.tile.long
 
         def start(r: Var) -> Stmt:
-            own = (
-                row + r
-                if isinstance(n.rows, int) and n.rows % high == 0
-                else te.minimum(row + r, n.rows - 1)
-            )
-            g, s = self.place(own)
+            g, s = self.place(self.row(row, r))
 
             def query(d: Var) -> Stmt:
                 def one(lane: Var) -> Stmt:
@@ -232,7 +233,7 @@ class _Loops:
         rows = self.tile.rows if of_query else 1
 
         def largest(t: Var, r: Var) -> Stmt:
-            g, s = self.place(te.minimum(row + r, self.n.rows - 1))
+            g, s = self.place(self.row(row, r))
 
             at = begin + t * long
             keys = te.minimum(end - at, long)
@@ -365,7 +366,7 @@ class _Loops:
         lanes = self.tile.wide
         both = next(c for c in (TOGETHER, 2, 1) if self.tile.long % (c * lanes) == 0)
         turns = (count + both * lanes - 1) // (both * lanes)
-        g, s = self.place(row + r)
+        g, s = self.place(self.row(row, r))
         softcap = float(self.attrs.get("softcap", 0.0))
         exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
 
