@@ -229,6 +229,16 @@ def test_open_dimensions_that_may_differ() -> None:
     )
 
 
+def test_a_transform_of_open_length() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, n, 1] x) => (float[1, n, 2] y) { y = DFT <axis = 1> (x) }""")
+    assert refusal(model, dims={"n": "<=8"}) == (
+        "the node needs to know 'n', which only a run decides\n"
+        "  in:  the model, node 'DFT_0' (DFT)\n"
+        "  try: n=16: one of its sizes"
+    )
+
+
 def test_open_dimensions_of_two_names() -> None:
     """A model whose mask and ids have dimensions of their own: they may be said to be the same."""
     model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>

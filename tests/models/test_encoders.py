@@ -34,11 +34,11 @@ DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_lay
 KINDS = ("IMAGE_CLASSIFICATION", "SEQUENCE_CLASSIFICATION", "CTC")
 
 TEXTS = (
-    "bert", "convbert", "deberta-v2", "distilbert", "electra", "fnet", "mpnet", "nystromformer",
+    "bert", "convbert", "deberta-v2", "distilbert", "electra", "mpnet", "nystromformer",
     "roformer", "squeezebert", "xlm-roberta",
 )  # fmt: skip
 IMAGES = (
-    "convnextv2", "dinov2", "focalnet", "levit", "mobilenet_v2", "mobilevit", "poolformer",
+    "dinov2", "focalnet", "levit", "mobilenet_v2", "mobilevit", "poolformer",
     "pvt_v2", "resnet", "segformer", "swin", "swiftformer", "textnet", "vit",
 )  # fmt: skip
 PROGRAMS = ("bit", "canine", "data2vec-audio", "fnet", "hubert", "wav2vec2", "wavlm", "xlm")

@@ -5,6 +5,7 @@ Fourier series, 1965)."""
 from __future__ import annotations
 
 import math
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +80,10 @@ def transform(
     shape = shape_of(x)
     rank, parts = len(shape), shape[-1]
     real = inverse and onesided
+    extent = index(shape[axis])
     if length is None:
-        length = 2 * (shape[axis] - 1) if real else shape[axis]
-    taken = min(shape[axis], length // 2 + 1 if real else length)
+        length = 2 * (extent - 1) if real else extent
+    taken = min(extent, length // 2 + 1 if real else length)
     x = rows(n, x, 0, taken, axis)
     others = [d for d in range(rank - 1) if d != axis]
     x = n.emit("transpose", x, axes=(*others, axis, rank - 1))
