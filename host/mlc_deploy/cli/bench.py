@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mlc_rpc import Session, Unreachable
 from mlc_targets import Target
 
@@ -17,6 +15,7 @@ from ..board.connect import connect, target_of
 from ..driver.deploy import RUN_SECONDS, Levelled, deploy
 from ..driver.deployment import Deployable, Deployment
 from ..errors import FarmError
+from .help import FARM, grouped
 from .options import Misuse
 
 if TYPE_CHECKING:
@@ -29,17 +28,23 @@ if TYPE_CHECKING:
 Report = Callable[["Incident"], None]
 
 
+FARM_HELP = "Use the boards of a farm; S is its scheduler, tls://host"
+
+
 def on_farms(command: Any) -> Any:
     """Adds the options of a command that runs on a farm."""
-    for option in (
-        click.option(
-            "--priority", type=int, default=0, metavar="N",
-            help="go before work of a farm with less than N (default: 0)",
+    for add in (
+        grouped(
+            FARM, "--priority", type=int, default=0, metavar="N", rare=True,
+            help="Run before work of lower priority (default: 0)",
         ),
-        click.option("--board-kind", "kind", metavar="KIND", help="take a farm's boards of KIND"),
-        click.option("--farm", metavar="S", help="use the farm of a Dask scheduler, tls://host"),
+        grouped(
+            FARM, "--board-kind", "kind", metavar="KIND", rare=True,
+            help="Use boards of this kind",
+        ),
+        grouped(FARM, "--farm", metavar="S", rare=True, help=FARM_HELP),
     ):  # fmt: skip
-        command = option(command)
+        command = add(command)
     return command
 
 

@@ -19,6 +19,7 @@ from ..board.connect import connect, target_of
 from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from .calibrate import calibrate_command
 from .errors import FAILED, OK
+from .help import BOARD, COMPILING, HELP_NAMES, Command, grouped
 from .options import DEBUG, Misuse
 from .place import checked, located
 from .tables import add_row, bytes_text, console_for, labelled, plain_table, tell
@@ -26,9 +27,9 @@ from .tables import add_row, bytes_text, console_for, labelled, plain_table, tel
 SECONDS = 30.0  # to read a board's key or facts
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": HELP_NAMES})
 def board() -> None:
-    """Enrolls your boards, shows and checks them."""
+    """Register boards under names, show and check them."""
 
 
 board.add_command(calibrate_command)
@@ -39,21 +40,29 @@ TCP_START = (
 )
 
 
-@board.command("enroll")
+@board.command(
+    "enroll",
+    cls=Command,
+    examples=(
+        "mlc-deploy board enroll kitchen ssh://pi@raspberrypi.local",
+        "mlc-deploy model.onnx --board kitchen",
+    ),
+)
 @click.argument("name")
 @click.argument("url")
-@click.option(
-    "--target",
-    metavar="T",
-    help="compile for T on this board (default: what the board says of itself)",
+@grouped(
+    COMPILING, "--target", metavar="T",
+    help="Target to compile for on this board (default: as the board reports)",
+)  # fmt: skip
+@grouped(
+    BOARD, "--fingerprint", metavar="SHA256:…", help="Trust the host key with this fingerprint"
 )
-@click.option("--fingerprint", metavar="SHA256:…", help="trust the host key with this fingerprint")
 @DEBUG
 def enroll_command(name: str, url: str, target: str | None, fingerprint: str | None) -> int:
-    """Gives the board at URL a NAME for --board.
+    """Register a board under a name.
 
-    Over ssh, the command shows the board's host key and trusts it once you agree. For tcp://, it
-    makes a key and says how to bring the key to the board.
+    NAME then stands for URL in --board. Over ssh, the command shows the board's host key and trusts
+    it once you agree. For tcp://, it makes a key and says how to copy it to the board.
     """
     match parse_url(checked(url)):
         case SshUrl() as address:
@@ -116,10 +125,10 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
     return True
 
 
-@board.command("list")
+@board.command("list", cls=Command)
 @DEBUG
 def list_command() -> int:
-    """Lists the enrolled boards."""
+    """List the registered boards."""
     known = enrolled_boards()
     if not known:
         tell(f"no boards in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
@@ -131,22 +140,22 @@ def list_command() -> int:
     return OK
 
 
-@board.command("remove")
+@board.command("remove", cls=Command)
 @click.argument("name")
 @DEBUG
 def remove_command(name: str) -> int:
-    """Forgets the board NAME. Files on the board stay there."""
+    """Remove a board from the list. Files on the board stay there."""
     gone = remove(name)
     forget_calibration(name)
     tell(f"removed: {name}, {gone.url}; files on it stay: mlc-deploy board clean {gone.url}")
     return OK
 
 
-@board.command("info")
+@board.command("info", cls=Command)
 @click.argument("board_name", metavar="BOARD")
 @DEBUG
 def info_command(board_name: str) -> int:
-    """Shows cores, caches, features, clocks and temperatures of BOARD.
+    """Show a board's cores, caches, clocks and temperatures.
 
     BOARD is a name or a URL.
     """
@@ -160,13 +169,13 @@ def info_command(board_name: str) -> int:
     return OK
 
 
-@board.command("doctor")
+@board.command("doctor", cls=Command)
 @click.argument("board_name", metavar="BOARD")
 @DEBUG
 def doctor_command(board_name: str) -> int:
-    """Says whether times of BOARD can be trusted.
+    """Check whether a board's timings can be trusted.
 
-    BOARD is a name or a URL. The exit status is 1 if not; each doubt comes with its remedy.
+    BOARD is a name or a URL. The exit status is 1 on a warning; each warning comes with a remedy.
     """
     url = located(board_name).url
     facts = read_facts(url, SECONDS)
@@ -188,11 +197,11 @@ def doctor_command(board_name: str) -> int:
     return FAILED if any(finding.mend for finding in found) else OK
 
 
-@board.command("clean")
+@board.command("clean", cls=Command)
 @click.argument("board_name", metavar="BOARD")
 @DEBUG
 def clean_command(board_name: str) -> int:
-    """Removes the programs, objects and weights kept on BOARD.
+    """Delete the programs, objects and weights kept on a board.
 
     BOARD is a name or a URL.
     """

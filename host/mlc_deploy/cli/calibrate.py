@@ -21,6 +21,7 @@ from ..board.connect import connect, target_of
 from ..board.enrolled import Enrolled, enrolled_boards
 from ..errors import MlcError
 from .errors import OK
+from .help import command
 from .options import DEBUG, Misuse
 from .place import is_local
 from .progress import Progress
@@ -33,18 +34,18 @@ if TYPE_CHECKING:
     from ..graph import Function
     from ..predict.calibration import Calibration
 
-REFINE_HELP = "add what is measured to the figures of a calibrated board"
+REFINE_HELP = "Refine a calibrated board's figures with this run"
 
 
-@click.command("calibrate")
+@command("calibrate", examples=("mlc-deploy board calibrate kitchen",))
 @click.argument("name")
 @DEBUG
 def calibrate_command(name: str) -> int:
-    """Fits predictions to the board NAME, in two to ten minutes.
+    """Fit predictions to a board, in two to ten minutes.
 
-    Networks whose instructions QEMU counts run on the board. Two factors, of computing and of
-    memory, are fitted to their times, and one of times with several threads. They are kept beside
-    boards.toml. `--target NAME` then predicts for this board, without it.
+    NAME is an enrolled board. Networks whose instructions QEMU has counted run on the board; three
+    factors (computing, memory, threads) are fitted to their times and kept beside boards.toml.
+    `--target NAME` then predicts for this very board, without a connection to it.
     """
     # here: the compiler takes a while to import
     from ..driver.calibrate import NETWORKS, basis_of, refuse_far, rows_of

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..files.outside import read_file
 from .errors import FAILED, OK
+from .help import OUTPUTS, command, grouped
 from .options import DEBUG, Misuse
 from .tables import Record, add_row, console_for, labelled, plain_table
 
@@ -27,23 +28,28 @@ MEASURES = {
     "predicted_ms": ("predicted ms", "less predicted time", "more predicted time"),
 }
 BY = {"instructions": "instructions", "time": "median_us", "predicted": "predicted_ms"}
-BY_HELP = "compare executed instructions, measured times or predicted times"
+BY_HELP = "Compare by this (default: instructions, else time, else predicted)"
 KNOWN = ("instructions", "median_us")  # of each layer, in every record
 KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
-RISE_HELP = "allow a rise of PERCENT (default: 1; measured times need more)"
+RISE_HELP = "Allow a rise of PERCENT (default: 1; measured times need more)"
 
 
-@click.command()
+@command(
+    examples=(
+        "mlc-deploy model.onnx --target aarch64 --json before.json",
+        "mlc-deploy compare before.json after.json --rise 2",
+    )
+)
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
-@click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
-@click.option("--by", type=click.Choice(tuple(BY)), help=BY_HELP)
+@grouped(OUTPUTS, "--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+@grouped(OUTPUTS, "--by", type=click.Choice(tuple(BY)), help=BY_HELP)
 @DEBUG
 def compare(before: str, after: str, rise: float, by: str | None) -> int:
-    """Compares two records of --json, layer by layer.
+    """Compare the results of two runs, layer by layer.
 
-    BEFORE and AFTER are files of `mlc-deploy MODEL --json FILE`. The command compares executed
-    instructions if both records have them, else times, else predicted times. The exit status is 1
+    BEFORE and AFTER are JSON files written by `mlc-deploy MODEL --json FILE`. Executed instructions
+    are compared if both have them, else measured times, else predicted times. The exit status is 1
     if the model's cost rose by more than PERCENT, so a build can stop there.
     """
     if not 0 <= rise < float("inf"):

@@ -22,34 +22,40 @@ from ..predict.calibration import Calibration
 from ..predict.counting import Forecast, forecast
 from .calibrate import wanted_of
 from .compiling import compiled, graph_of
+from .help import COMPILING, OUTPUTS, command, grouped
 from .json_file import JsonFile
 from .options import DEBUG, Misuse, Reading, converters, model_file, reads_models
 from .progress import Progress
 from .report import milliseconds
 from .tables import add_row, bytes_text, console_for, plain_table, print_facts
 
-BOARDS_HELP = (
-    "a board's model, as raspberry-pi/5, or the name of a calibrated one; again for more "
-    "(default: all that are known)"
-)
+BOARDS_HELP = "Predict for this board or calibrated board; repeat for more (default: all)"
 FITS = {True: "yes", False: "no", None: "unknown"}
 SYSTEM_MIB = 128  # for a small Linux without a desktop
 
 
-@click.command(name="compare-boards")
+@command(
+    name="compare-boards",
+    examples=(
+        "mlc-deploy compare-boards model.onnx",
+        "mlc-deploy compare-boards model.onnx --target raspberry-pi/5 --precision int8",
+    ),
+)
 @click.argument("model")
-@click.option("--target", "targets", multiple=True, metavar="T", help=BOARDS_HELP)
+@grouped(COMPILING, "--target", "targets", multiple=True, metavar="T", help=BOARDS_HELP)
 @reads_models
-@click.option("--json", "json_file", metavar="FILE", help="write the table (-: to stdout)")
+@grouped(
+    OUTPUTS, "--json", "json_file", metavar="FILE", help="Write the table as JSON (-: to stdout)"
+)
 @DEBUG
 def compare_boards(
     model: str, targets: tuple[str, ...], reading: Reading, json_file: str | None
 ) -> int:
-    """Predicts how long MODEL takes on boards that are not there, and whether it fits.
+    """Predict latency and memory on boards that you do not have.
 
-    MODEL is compiled for each kind of core, and runs once in QEMU, where instructions are counted
-    and caches are simulated. Boards of equal cores differ by clock, caches and memory. Boards of
-    yours that were calibrated have figures of their own.
+    MODEL is compiled for each kind of core and runs once in QEMU, which counts instructions and
+    simulates caches. Boards with equal cores differ by clock, caches and memory. Your calibrated
+    boards have their own figures.
     """
     path = model_file(model, ("inspect", "tune"))
     boards = [checked(text) for text in targets or (*predicted_boards(), *calibrated_boards())]

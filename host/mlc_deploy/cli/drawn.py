@@ -11,8 +11,8 @@ from ..files.unfinished import write_whole
 from .options import Misuse, writable
 from .tables import Record
 
-REPORT_HELP = "write a page of the results, one .html file (and their details into --json)"
-TRACE_HELP = "write a timeline for Perfetto or Chrome, a .json file"
+REPORT_HELP = "Write an HTML report (adds details to --json)"
+TRACE_HELP = "Write a timeline for Perfetto or Chrome, a .json file"
 
 
 @dataclass(frozen=True, slots=True)

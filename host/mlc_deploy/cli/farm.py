@@ -14,6 +14,7 @@ import click
 from ..board.enrolled import Enrolled
 from ..driver.workers import cores
 from .errors import OK
+from .help import BOARD, HELP_NAMES, OUTPUTS, Command, grouped
 from .json_file import JsonFile
 from .options import DEBUG, JSON_HELP, Misuse
 from .place import NONE, located
@@ -21,23 +22,30 @@ from .progress import Progress
 from .tables import add_row, console_for, plain_table, tell
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": HELP_NAMES})
 def farm() -> None:
-    """Shares boards and builders among machines and users."""
+    """Share boards and builders among machines and users."""
 
 
-@farm.command("join")
-@click.argument("scheduler")
-@click.option("--board", "boards", multiple=True, metavar="B", help="offer B; repeat for more")
-@click.option(
-    "--builders", type=int, metavar="N", help="compile on N cores (default: all; 0: none)"
+@farm.command(
+    "join", cls=Command, examples=("mlc-deploy farm join tls://10.0.0.2:8786 --board kitchen",)
 )
+@click.argument("scheduler")
+@grouped(
+    BOARD, "--board", "boards", multiple=True, metavar="B",
+    help="Offer this board; repeat for more boards",
+)  # fmt: skip
+@grouped(
+    BOARD, "--builders", type=int, metavar="N",
+    help="Compile on N cores of this machine (default: all; 0: none)",
+)  # fmt: skip
 @DEBUG
 def join_command(scheduler: str, boards: tuple[str, ...], builders: int | None) -> int:
-    """Offers this machine's builders and boards to SCHEDULER, until Ctrl-C.
+    """Offer this machine's boards and builders to a farm.
 
-    SCHEDULER is a Dask scheduler, tcp://host:8786 or tls://host:8786. A board is a name or a URL.
-    Each board is checked before it takes work, and is withdrawn while it is hot, throttled or lost.
+    The command runs until Ctrl-C. SCHEDULER is a Dask scheduler, tcp://host:8786 or
+    tls://host:8786. A board is a name or a URL. Each board is checked before it takes work, and is
+    withdrawn while it is hot, throttled or lost.
     """
     from ..farm.engine import require_distributed, scheduler_address
     from ..farm.member import Place, join
@@ -63,12 +71,12 @@ def _place(board: str) -> Enrolled:
     return located(board)
 
 
-@farm.command("list")
+@farm.command("list", cls=Command)
 @click.argument("scheduler")
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP)
 @DEBUG
 def list_command(scheduler: str, json_file: str | None) -> int:
-    """Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.
+    """List a farm's boards, users and queues.
 
     SCHEDULER is a Dask scheduler, tcp://host:8786 or tls://host:8786.
     """

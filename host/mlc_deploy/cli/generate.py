@@ -14,6 +14,7 @@ from ..decode.api import HOST, LOOPS, TOKENS, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
+from .help import COMPILING, MODEL, OUTPUTS, SAMPLING, command, grouped
 from .json_file import JsonFile
 from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
 from .pieces import (
@@ -38,49 +39,58 @@ ENDED = {
 }  # fmt: skip
 
 
-@click.command()
-@click.argument("model")
-@click.option("--prompt", metavar="TEXT", help="write what follows TEXT")
-@click.option("--prompt-ids", metavar="1,2,3", help="write what follows these tokens, as tokens")
-@click.option("--system", metavar="TEXT", default="", help="begin the chat with this message")
-@click.option("--no-chat", is_flag=True, help="take the prompt as it is, without a chat template")
-@click.option(
-    "--tokenizer", metavar="FILE", help="read this tokenizer.json (default: beside MODEL)"
+@command(
+    examples=(
+        'mlc-deploy generate FOLDER --prompt "Why is the sky blue?"',
+        'mlc-deploy generate FOLDER --prompt "A poem:" --temperature 0.8 --top-p 0.9',
+    )
 )
-@click.option("--target", metavar="T", help=TARGET_HELP)
-@click.option("--board", metavar="B", help="run on B, as mlc-deploy does")
-@click.option(
-    "--tokens", type=int, default=TOKENS, metavar="N",
-    help=f"write at most N tokens (default: {TOKENS})",
+@click.argument("model")
+@grouped(MODEL, "--prompt", metavar="TEXT", help="Continue TEXT, or answer it in a chat")
+@grouped(MODEL, "--prompt-ids", metavar="1,2,3", help="Continue these tokens; prints tokens")
+@grouped(MODEL, "--system", metavar="TEXT", default="", help="System message of the chat")
+@grouped(MODEL, "--no-chat", is_flag=True, help="Use the prompt without the chat template")
+@grouped(MODEL, "--tokenizer", metavar="FILE", help="tokenizer.json (default: beside MODEL)")
+@grouped(
+    SAMPLING, "--tokens", type=int, default=TOKENS, metavar="N",
+    help=f"Generate at most N tokens (default: {TOKENS})",
 )  # fmt: skip
-@click.option(
-    "--max-length", type=int, metavar="N",
-    help="keep a cache of N tokens (default: 512, or the model's own length where that is less)",
+@grouped(SAMPLING, "--stop", multiple=True, metavar="TEXT", help="Stop sequence; can be repeated")
+@grouped(
+    SAMPLING, "--temperature", type=float, default=0.0, metavar="X",
+    help="Temperature; 0 picks the most likely token (default: 0)",
 )  # fmt: skip
-@click.option(
-    "--window", type=int, metavar="N",
-    help="look back at N tokens, so that a text has no end (default: what the model's files say)",
+@grouped(
+    SAMPLING, "--top-k", type=int, default=0, metavar="N",
+    help="Sample from the N most likely tokens (default: all)",
 )  # fmt: skip
-@click.option(
-    "--cache", metavar="DTYPE",
-    help="store keys and values in float32, float16 or int8 (default: as the model has them)",
+@grouped(
+    SAMPLING, "--top-p", type=float, default=1.0, metavar="P",
+    help="Nucleus sampling with probability P (default: 1)",
 )  # fmt: skip
-@click.option(
-    "--temperature", type=float, default=0.0, metavar="X",
-    help="draw tokens, the likelier the colder (default: 0, which takes the likeliest)",
+@grouped(SAMPLING, "--seed", type=int, default=0, metavar="N", help="Random seed (default: 0)")
+@grouped(
+    SAMPLING, "--loop", type=click.Choice(LOOPS), metavar="WHERE",
+    help="Sample on the host (default, streams) or on the board",
 )  # fmt: skip
-@click.option("--top-k", type=int, default=0, metavar="N", help="draw from the N likeliest")
-@click.option("--top-p", type=float, default=1.0, metavar="P", help="draw from a share of P")
-@click.option("--seed", type=int, default=0, metavar="N", help="draw by this seed (default: 0)")
-@click.option("--stop", multiple=True, metavar="TEXT", help="end where TEXT would stand")
-@click.option(
-    "--loop", type=click.Choice(LOOPS), metavar="WHERE",
-    help="choose tokens on the 'host' (default), which shows each as it comes, or on the 'board', "
-    "which sends all of them at the end",
+@grouped(COMPILING, "--target", metavar="T", help=TARGET_HELP)
+@grouped(
+    COMPILING, "--precision", metavar="P", help="Compute in float32 or float16 (default: float32)"
+)
+@grouped(
+    COMPILING, "--max-length", type=int, metavar="N",
+    help="Key-value cache of N tokens (default: at most 512)",
 )  # fmt: skip
-@click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
-@click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--save", metavar="FILE", help="write the compiled model: .mlc, or a folder")
+@grouped(
+    COMPILING, "--window", type=int, metavar="N",
+    help="Sliding-window attention over N tokens (default: model's)",
+)  # fmt: skip
+@grouped(
+    COMPILING, "--cache", metavar="DTYPE",
+    help="Key-value cache as float32, float16, int8 (default: model's)",
+)  # fmt: skip
+@grouped(COMPILING, "--db", metavar="FILE", help=DB_HELP)
+@grouped(OUTPUTS, "--save", metavar="FILE", help="Save the compiled model: .mlc, or a folder")
 @running
 def generate(
     model: str,
@@ -109,15 +119,14 @@ def generate(
     cores: str,
     timeout: float,
 ) -> int:
-    """Writes what a language model says behind a prompt, token by token on a board.
+    """Generate text with a language model on a board.
 
-    MODEL is a decoder with its cache (input_ids, past_key_values, present): an .onnx file or a
-    folder of transformers, optimum or onnxruntime-genai, a .pt2 program of torch.export with its
-    cache in buffers, or an .mlc file that --save wrote. The cache stays on the board. The text
-    goes to stdout, and what it cost to stderr.
+    MODEL is a decoder with a key-value cache: an .onnx file or a folder from transformers, optimum
+    or onnxruntime-genai, a .pt2 program with a static cache, or an .mlc file written by --save. The
+    cache stays on the board. Text goes to stdout, statistics to stderr.
 
-    With a tokenizer.json beside MODEL, --prompt is text (extra 'text'). Where the tokenizer has a
-    chat template, it is the first message of a chat.
+    With a tokenizer.json beside MODEL, --prompt is text (extra 'text'). If the tokenizer has a chat
+    template, the prompt is the first message of a chat.
     """
     above_zero({"--tokens": tokens, "--max-length": max_length, "--window": window,
                 "--timeout": timeout, "--top-p": top_p, "--threads": threads})  # fmt: skip

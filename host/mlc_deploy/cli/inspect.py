@@ -20,6 +20,7 @@ from ..graph.lower import unscheduled
 from ..graph.nodes import Call, CallPacked, Constant
 from ..graph.scalars import at_most
 from ..ops.explain import Candidate, explain
+from .help import COMPILING, OUTPUTS, command, grouped
 from .json_file import JsonFile
 from .options import (
     DB_HELP,
@@ -52,13 +53,13 @@ CHOOSES = "choose_plans"  # the pass that decides how operators are computed
 DEFAULT = "default schedule"
 
 
-@click.command()
+@command(examples=("mlc-deploy inspect model.onnx --target raspberry-pi/4b",))
 @click.argument("model", required=False)
-@click.option("--target", metavar="T", help=f"{TARGET_HELP} (default: this machine)")
 @reads_models
-@click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
-@click.option("--passes", is_flag=True, help="print the graph after each pass that changed it")
+@grouped(COMPILING, "--target", metavar="T", help=f"{TARGET_HELP} (default: this machine)")
+@grouped(COMPILING, "--db", metavar="FILE", help=DB_HELP)
+@grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP)
+@grouped(OUTPUTS, "--passes", is_flag=True, help="Print the graph after each pass that changes it")
 @DEBUG
 def inspect(
     model: str | None,
@@ -68,11 +69,11 @@ def inspect(
     json_file: str | None,
     passes: bool,
 ) -> int:
-    """Shows what MODEL holds, and how its kernels compute.
+    """Show a model's operators, memory and kernels.
 
     MODEL is an .onnx, .tflite or .pt2 file (default: the model that ships with the package). The
-    tables show operators, parameters, multiply-accumulates and memory, and the kernels that the
-    operators become for the target. Nothing is compiled.
+    tables show operators, parameters, multiply-accumulates and memory, and the kernel chosen for
+    each operator. Nothing is compiled.
     """
     path = source_file(model, ("inspect",))
     to_json = JsonFile(json_file, (model, db))

@@ -24,33 +24,33 @@ RUN = "run"  # `mlc-deploy` without the name of a command
 # What --help lists: commands by group, with the first sentence of their own help. It stands here so
 # that --help imports no compiler; a test compares both.
 GROUPS = {
-    "Commands about a model": {
-        "inspect": "Shows what MODEL holds, and how its kernels compute.",
-        "tune": "Searches faster schedules of MODEL's kernels on boards.",
-        "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
-        "generate": "Writes what a language model says behind a prompt, token by token on a board.",
-        "transcribe": "Writes what is said in a sound, token by token on a board.",
-        "compare-boards": "Predicts how long MODEL takes on boards that are not there, and"
-        " whether it fits.",
-        "compare": "Compares two records of --json, layer by layer.",
-        "report": "Writes a page of a record, of two, or of a tuning.",
-        "test": "Runs models on boards, and says which are right and which cost more than before.",
+    "Models": {
+        "inspect": "Show a model's operators, memory and kernels.",
+        "tune": "Search for faster schedules of a model's kernels on boards.",
+        "quantize": "Quantize a model to int8, or its weights to 8 or 4 bits.",
+        "generate": "Generate text with a language model on a board.",
+        "transcribe": "Transcribe speech on a board.",
+        "test": "Run models on boards; fail on wrong outputs or a higher cost.",
+        "compare": "Compare the results of two runs, layer by layer.",
+        "report": "Write an HTML report of a run, of two runs, or of a tuning.",
+        "compare-boards": "Predict latency and memory on boards that you do not have.",
     },
-    "Commands about your boards": {
-        "board enroll": "Gives the board at URL a NAME for --board.",
-        "board list": "Lists the enrolled boards.",
-        "board remove": "Forgets the board NAME.",
-        "board info": "Shows cores, caches, features, clocks and temperatures of BOARD.",
-        "board doctor": "Says whether times of BOARD can be trusted.",
-        "board calibrate": "Fits predictions to the board NAME, in two to ten minutes.",
-        "board clean": "Removes the programs, objects and weights kept on BOARD.",
+    "Boards": {
+        "board enroll": "Register a board under a name.",
+        "board list": "List the registered boards.",
+        "board remove": "Remove a board from the list.",
+        "board info": "Show a board's cores, caches, clocks and temperatures.",
+        "board doctor": "Check whether a board's timings can be trusted.",
+        "board calibrate": "Fit predictions to a board, in two to ten minutes.",
+        "board clean": "Delete the programs, objects and weights kept on a board.",
+        "farm join": "Offer this machine's boards and builders to a farm.",
+        "farm list": "List a farm's boards, users and queues.",
     },
-    "Commands about a farm of boards": {
-        "farm join": "Offers this machine's builders and boards to SCHEDULER, until Ctrl-C.",
-        "farm list": "Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.",
+    "More": {
+        "help": "Explain targets, boards, precision, or a group of options.",
     },
 }
-MODULES = {"report": "report_page"}  # of commands in modules of other names
+MODULES = {"report": "report_page", "help": "topics"}  # of commands in modules of other names
 COMMANDS = (RUN, *dict.fromkeys(name.split()[0] for rows in GROUPS.values() for name in rows))
 
 

@@ -22,6 +22,7 @@ from ..errors import GraphError, MlcError, users_code
 from ..files import npy
 from ..files.outside import refuse_special
 from ..passes.context import MEMORY, OPTIONS, options
+from .help import ADVANCED, BOARD, COMPILING, MODEL, grouped
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
@@ -31,10 +32,8 @@ SHIPPED_MODEL = SHIPPED / "digits_cnn.onnx"
 NO_STATES = "none"
 SHIPPED_DATA = SHIPPED / "digits.npz"  # images for the shipped model
 INT8 = "int8"  # a precision that is made of data, by quantization
-DATA_HELP = (
-    "calibrate with D: an .npy or .npz file, a folder of those or of images, or FILE.py:NAME"
-)
-PREPROCESS_HELP = "make inputs of images: 'resize=224x224 mean=… std=… layout=NCHW color=RGB'"
+DATA_HELP = "Calibration data: .npy, .npz, a folder of them or of images, or FILE.py:NAME"
+PREPROCESS_HELP = "Turn images into inputs: 'resize=224x224 mean=… std=… layout=NCHW color=RGB'"
 LABEL = "label"  # the array of an .npz that holds the right classes
 
 
@@ -110,32 +109,36 @@ class Reading:
 
 
 READING = (
-    click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input"),
-    click.option(
-        "--bind", multiple=True, metavar="NAME=N",
-        help="set a named dimension; NAME<=N: each run decides it",
+    grouped(
+        MODEL, "--shape", multiple=True, metavar="NAME=1,3,…", help="Set the shape of an input"
     ),
-    click.option(
-        "--const", multiple=True, metavar="NAME=N",
-        help="make an input a constant: a number, numbers, or an .npy file",
+    grouped(
+        MODEL, "--bind", multiple=True, metavar="NAME=N",
+        help="Set a dimension by name; NAME<=N: dynamic, at most N",
     ),
-    click.option(
-        "--state", multiple=True, metavar="IN=OUT",
-        help="keep an input on the board; output OUT is its next value (none: keep none)",
+    grouped(
+        MODEL, "--const", multiple=True, metavar="NAME=N", rare=True,
+        help="Make an input a constant: numbers or an .npy file",
     ),
-    click.option(
-        "--converters", "own", metavar="FILE.py",
-        help="run a Python file whose CONVERTERS convert operators of the model",
+    grouped(
+        MODEL, "--state", multiple=True, metavar="IN=OUT", rare=True,
+        help="Keep input IN on the board; OUT is its next value",
     ),
-    click.option(
-        "--precision", "asked_precision", metavar="P",
-        help="compute in float32, float16 or int8 (default: float32)",
+    grouped(
+        MODEL, "--converters", "own", metavar="FILE.py", rare=True,
+        help="Run FILE.py, whose CONVERTERS convert operators",
     ),
-    click.option(
-        "--memory", "asked_memory", metavar="M",
-        help="let weights grow for speed: small (by a tenth), balanced (by half; default) or fast",
+    grouped(
+        COMPILING, "--precision", "asked_precision", metavar="P",
+        help="Compute in float32, float16 or int8 (default: float32)",
     ),
-    click.option("--trust", is_flag=True, help="let a .pt2 file run code on this machine"),
+    grouped(
+        COMPILING, "--memory", "asked_memory", metavar="M", rare=True,
+        help="Weight memory for speed: small, balanced (default), fast",
+    ),
+    grouped(
+        MODEL, "--trust", is_flag=True, rare=True, help="Let a .pt2 file run code on this machine"
+    ),
 )  # fmt: skip
 
 
@@ -165,16 +168,17 @@ def known_cores(ctx: click.Context, parameter: click.Parameter, text: str) -> st
     return text
 
 
-CORES = click.option(
-    "--cores", metavar="fast|slow|0-3,…", default="", callback=known_cores,
-    help="pin the threads to cores (default: the fast ones, if they are enough)",
+CORES = grouped(
+    BOARD, "--cores", metavar="LIST", default="", callback=known_cores, rare=True,
+    help="Pin threads to cores: fast, slow or 0-3,… (default: fast)",
 )  # fmt: skip
-DEBUG = click.option(
-    "--debug", is_flag=True, expose_value=False, help="show where an error comes from"
-)
-DB_HELP = "use the schedules that mlc-deploy tune found"
-TARGET_HELP = "compile for T: armv7a, aarch64, a board's model, or 'llvm -mtriple=…'"
-JSON_HELP = "write the record (-: to stdout)"
+DEBUG = grouped(
+    ADVANCED, "--debug", is_flag=True, expose_value=False, rare=True,
+    help="Show a traceback with errors",
+)  # fmt: skip
+DB_HELP = "Use the schedules found by `mlc-deploy tune`"
+TARGET_HELP = "Compile for T: a board or CPU (see help targets)"
+JSON_HELP = "Write the results as JSON (-: to stdout)"
 
 
 def above_zero(numbers: Mapping[str, float | None]) -> None:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from mlc_targets import Target
 
 from ..artifact import SavedModel
@@ -18,6 +16,7 @@ from ..decode.api import Decoder, Reply
 from ..decode.speech import Transcriber, Transcript
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
+from .help import BOARD, OUTPUTS, grouped
 from .json_file import JsonFile
 from .options import CORES, DEBUG, JSON_HELP, refuse_compiled
 from .progress import Progress
@@ -35,13 +34,17 @@ def running(command: F) -> F:
     """Adds the options of a run on the board, and --json."""
     for add in (
         DEBUG,
-        click.option(
-            "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
-            help=f"stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
+        grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP),
+        grouped(
+            BOARD, "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
+            help=f"Stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
         ),
         CORES,
-        click.option("--threads", type=int, metavar="N", help="use N threads on the board"),
-        click.option("--json", "json_file", metavar="FILE", help=JSON_HELP),
+        grouped(
+            BOARD, "--threads", type=int, metavar="N",
+            help="Run on N threads (default: one per fast core; 1 on QEMU)",
+        ),
+        grouped(BOARD, "--board", metavar="B", help="Run on B (see mlc-deploy help boards)"),
     ):  # fmt: skip
         command = add(command)
     return command

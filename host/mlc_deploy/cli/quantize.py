@@ -16,6 +16,7 @@ from ..quantize.api import quantize as quantized
 from ..quantize.data import LABEL
 from ..quantize.net import Array
 from ..quantize.prepare import OTHERS
+from .help import COMPILING, MODEL, OUTPUTS, QUANTIZATION, command, grouped
 from .json_file import JsonFile
 from .options import (
     DATA_HELP,
@@ -23,7 +24,6 @@ from .options import (
     JSON_HELP,
     PREPROCESS_HELP,
     SHIPPED_DATA,
-    TARGET_HELP,
     Misuse,
     above_zero,
     known_dims,
@@ -44,36 +44,44 @@ from .tables import (
 )
 
 
-@click.command()
+@command(
+    examples=(
+        "mlc-deploy quantize model.onnx --data photos/ -o model.int8.onnx",
+        "mlc-deploy quantize model.onnx --scheme dynamic -o model.int8.onnx",
+    )
+)
 @click.argument("model", required=False)
-@click.option("--data", metavar="D", help=DATA_HELP)
-@click.option("-o", "--output", metavar="FILE", required=True, help="write the model to FILE")
-@click.option(
-    "--target", metavar="T", help=f"keep layers float that cost more in int8; {TARGET_HELP}"
-)
-@click.option(
-    "--max-drop", type=float, default=MAX_DROP, metavar="PERCENT",
-    help=f"lose at most PERCENT of accuracy or agreement (default: {MAX_DROP:g})",
+@grouped(MODEL, "--data", metavar="D", help=DATA_HELP)
+@grouped(MODEL, "--preprocess", metavar="TEXT", help=PREPROCESS_HELP)
+@grouped(MODEL, "--labels", metavar="FILE", help="Correct classes (.npy), to measure accuracy")
+@grouped(MODEL, "--shape", multiple=True, metavar="NAME=1,3,…", help="Set the shape of an input")
+@grouped(MODEL, "--bind", multiple=True, metavar="NAME=N", help="Set a dimension by name")
+@grouped(
+    QUANTIZATION, "--scheme", type=click.Choice(SCHEMES), default=STATIC, metavar="S",
+    help=f"Quantization scheme: {', '.join(SCHEMES)} (default: {STATIC})",
 )  # fmt: skip
-@click.option("--labels", metavar="FILE", help="measure accuracy by the right classes, an .npy")
-@click.option("--preprocess", metavar="TEXT", help=PREPROCESS_HELP)
-@click.option(
-    "--scheme", type=click.Choice(SCHEMES), default=STATIC,
-    help=f"quantize this way (default: {STATIC})",
+@grouped(
+    QUANTIZATION, "--max-drop", type=float, default=MAX_DROP, metavar="PERCENT",
+    help=f"Lose at most PERCENT of accuracy or agreement (default: {MAX_DROP:g})",
 )  # fmt: skip
-@click.option(
-    "--metric",
-    type=click.Choice(KINDS),
-    help="compare outputs so (default: by what they look like)",
-)
-@click.option(
-    "--samples", type=int, default=SAMPLES, metavar="N",
-    help=f"take at most N runs of the data (default: {SAMPLES})",
+@grouped(
+    QUANTIZATION, "--metric", type=click.Choice(KINDS), metavar="M",
+    help=f"How outputs are compared: {', '.join(KINDS)} (default: by their form)",
 )  # fmt: skip
-@click.option("--matmul-nbits", is_flag=True, help="write narrow weights as MatMulNBits")
-@click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input")
-@click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension")
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@grouped(
+    QUANTIZATION, "--samples", type=int, default=SAMPLES, metavar="N",
+    help=f"Calibrate with at most N samples (default: {SAMPLES})",
+)  # fmt: skip
+@grouped(
+    QUANTIZATION, "--matmul-nbits", is_flag=True,
+    help="Store low-bit weights as MatMulNBits, for onnxruntime",
+)  # fmt: skip
+@grouped(
+    COMPILING, "--target", metavar="T",
+    help="Keep layers in float that cost more in int8 on this target",
+)  # fmt: skip
+@grouped(OUTPUTS, "-o", "--output", metavar="FILE", required=True, help="Write the model to FILE")
+@grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP)
 @DEBUG
 def quantize(
     model: str | None,
@@ -91,14 +99,15 @@ def quantize(
     bind: tuple[str, ...],
     json_file: str | None,
 ) -> int:
-    """Makes a model of small integers from MODEL and data to calibrate with.
+    """Quantize a model to int8, or its weights to 8 or 4 bits.
 
-    MODEL is an .onnx file of floats (default: the model that ships with the package, with its
-    images as data). The result is an ONNX file that other engines run, too: layers compute in int8
-    where that keeps --max-drop, and with --target where it executes no more instructions there.
+    MODEL is a float .onnx file (default: the model that ships with the package, with its images as
+    calibration data). The result is an ONNX file that other engines run as well. Layers compute in
+    int8 where accuracy stays within --max-drop and, with --target, where int8 executes no more
+    instructions.
 
-    The scheme 'dynamic' finds ranges at run time, 'int8-weights' and 'int4-weights' store narrow
-    weights alone; these need no data.
+    Scheme 'static' needs calibration data. 'dynamic' finds ranges at run time; 'int8-weights' and
+    'int4-weights' quantize weights only.
     """
     above_zero({"--samples": samples})
     if not 0 <= max_drop <= 100:

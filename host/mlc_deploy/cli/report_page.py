@@ -14,6 +14,7 @@ from ..files.unfinished import write_whole
 from ..report import Plan, Task, Trial, read_run, run_page, run_trace, tuning_page
 from .drawn import TRACE_HELP
 from .errors import OK
+from .help import OUTPUTS, command, grouped
 from .options import DEBUG, Misuse, writable
 from .progress import Progress
 
@@ -24,20 +25,26 @@ DATABASE = b'{"check":'  # a tuning database begins with it
 OUTPUT = "report.html"
 
 
-@click.command()
+@command(
+    examples=(
+        "mlc-deploy model.onnx --json record.json --report page.html",
+        "mlc-deploy report before.json after.json -o change.html",
+    )
+)
 @click.argument("records", nargs=-1, required=True, metavar="RECORD [AFTER]")
-@click.option("-o", "--output", metavar="FILE", help=f"write the page to FILE (default: {OUTPUT})")
-@click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
+@grouped(
+    OUTPUTS, "-o", "--output", metavar="FILE", help=f"Write the page to FILE (default: {OUTPUT})"
+)
+@grouped(OUTPUTS, "--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
 @DEBUG
 def report(records: tuple[str, ...], output: str | None, trace_file: str | None) -> int:
-    """Writes a page of a record, of two, or of a tuning.
+    """Write an HTML report of a run, of two runs, or of a tuning.
 
-    RECORD is a file that --json wrote for a model, or a database that `tune` keeps. With two
-    records, the page is of the second, and says what changed since the first. The page is one file
-    that opens offline.
+    RECORD is a file written by --json, or a database of `mlc-deploy tune`. With two records, the
+    report shows the second and what changed since the first. It is one file that opens offline.
 
-    The kernels' code, the arena and the graph are in records of runs with both --report and --json.
-    With --trace and without --output, no page is written.
+    A record has the kernels' code, the arena and the graph if its run used both --json and
+    --report. With --trace and without --output, no page is written.
     """
     if len(records) > 2:
         raise Misuse("a page is of one record or of two", where=" ".join(records))

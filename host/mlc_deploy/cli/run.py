@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.shell_completion import CompletionItem
 
 from mlc_rpc.wire import MAX_THREADS
 from mlc_targets import BASE, Target, best_level, levels_of, qemu_cpu
@@ -38,6 +39,7 @@ from .compiling import (
 from .drawn import REPORT_HELP, TRACE_HELP, Drawn
 from .ending import alone
 from .errors import FAILED, OK, complain
+from .help import ADVANCED, BOARD, COMPILING, MODEL, OUTPUTS, Command, Option, by_group, grouped
 from .json_file import JsonFile
 from .options import (
     CORES,
@@ -72,24 +74,33 @@ if TYPE_CHECKING:
     from ..predict.calibration import Calibration
     from ..tune.boards import Described
 
-SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
-LINK_HELP = "put C functions that kernels call beside them: a .o or .c file"
+SAVE_HELP = "Save the compiled model: .mlc, .o, .s, .ll, .c or folder"
+LINK_HELP = "Link C functions that kernels call: a .o or .c file"
+EXAMPLES = (
+    "mlc-deploy model.onnx --board ssh://pi@raspberrypi.local",
+    "mlc-deploy model.onnx --target raspberry-pi/4b    # emulated by QEMU",
+)
 INTERACTIVE = 1000  # added to a priority on a farm: above tuning of any usual priority
-BOARD_HELP = "run on B: qemu://[CPU], local://, ssh://[user@]host, tcp://host:port, a name, or none"
+BOARD_HELP = "Run on B: ssh://HOST, qemu://CPU, local:// … (see help boards)"
 
 
-class Job(click.Command):
-    """The command as users know it: `mlc-deploy` itself, with the other commands below."""
+class Job(Command):
+    """The command as users know it: `mlc-deploy` itself, with its common options, and the other
+    commands below."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage("mlc-deploy", "[MODEL] [OPTIONS]")
         formatter.write_usage("mlc-deploy", "COMMAND [OPTIONS]", prefix="       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
+        common = [p for p in self.get_params(ctx) if isinstance(p, Option) and not p.rare]
+        for group, rows in by_group(common, ctx).items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
         commands = ctx.parent.command if ctx.parent else None
         if isinstance(commands, click.Group):
             commands.format_commands(ctx, formatter)
+        self.format_examples(formatter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,48 +176,70 @@ class Connected:
     farm: OfFarm | None = None
 
 
-@click.command(cls=Job, hidden=True)
-@click.argument("model", required=False)
-@click.option("--target", metavar="T", help=TARGET_HELP)
-@click.option("--board", metavar="B", help=BOARD_HELP)
-@on_farms
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help="read an .npy or .npz")
-@click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
+def _first_words(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completions of the first word: names of commands, else files."""
+    commands = ctx.parent.command if ctx.parent else None
+    names = commands.list_commands(ctx) if isinstance(commands, click.Group) else []
+    found = [CompletionItem(n) for n in names if n != ctx.command.name and n.startswith(incomplete)]
+    return found if found and incomplete else [*found, CompletionItem(incomplete, type="file")]
+
+
+@click.command(cls=Job, hidden=True, examples=EXAMPLES)
+@click.argument("model", required=False, shell_complete=_first_words)
+@grouped(
+    MODEL, "--input", "inputs", multiple=True, metavar="NAME=FILE",
+    help="Read an input from .npy or .npz (default: random)",
+)  # fmt: skip
 @reads_models
-@click.option("--data", metavar="D", help=f"{DATA_HELP} (with --precision int8)")
-@click.option("--preprocess", metavar="TEXT", help=f"{PREPROCESS_HELP} (of --data)")
-@click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
-@click.option("--report", "report_file", metavar="FILE", help=REPORT_HELP)
-@click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
-@click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
-@click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
-@click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--refine", is_flag=True, help=REFINE_HELP)
-@click.option("--link", "link", multiple=True, metavar="FILE", help=LINK_HELP)
-@click.option("--stop-after", "stops", multiple=True, metavar="LAYER[@N]", help=STOP_HELP)
-@click.option(
-    "--threads", type=int, metavar="N",
-    help="use N threads on the board (default: one per fast core; 1 on QEMU)",
+@grouped(COMPILING, "--target", metavar="T", help=TARGET_HELP)
+@grouped(COMPILING, "--data", metavar="D", rare=True, help=f"{DATA_HELP} (for --precision int8)")
+@grouped(
+    COMPILING, "--preprocess", metavar="TEXT", rare=True, help=f"{PREPROCESS_HELP} (for --data)"
+)
+@grouped(COMPILING, "--db", metavar="FILE", help=DB_HELP)
+@grouped(COMPILING, "--link", "link", multiple=True, metavar="FILE", rare=True, help=LINK_HELP)
+@grouped(
+    COMPILING, "--emit", type=click.Choice(tuple(FORMS)), metavar="FORM",
+    help="Print the model as llvm, asm, obj, c or ir, and stop",
+)  # fmt: skip
+@grouped(BOARD, "--board", metavar="B", help=BOARD_HELP)
+@on_farms
+@grouped(
+    BOARD, "--threads", type=int, metavar="N",
+    help="Run on N threads (default: one per fast core; 1 on QEMU)",
 )  # fmt: skip
 @CORES
-@click.option(
-    "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
-    help=f"stop a run on the board after SECONDS (default: {RUN_SECONDS:g})",
+@grouped(
+    BOARD, "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", rare=True,
+    help=f"Stop a run on the board after SECONDS (default: {RUN_SECONDS:g})",
 )  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="show passes, and instructions by class")
+@grouped(
+    OUTPUTS, "--expect", "expected", multiple=True, metavar="NAME=FILE", rare=True,
+    help="Compare an output with this .npy or .npz file",
+)  # fmt: skip
+@grouped(OUTPUTS, "--output", metavar="DIR", help="Write the outputs, or what --emit makes, to DIR")
+@grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP)
+@grouped(OUTPUTS, "--report", "report_file", metavar="FILE", help=REPORT_HELP)
+@grouped(OUTPUTS, "--trace", "trace_file", metavar="FILE", rare=True, help=TRACE_HELP)
+@grouped(OUTPUTS, "--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
+@grouped(
+    ADVANCED, "--stop-after", "stops", multiple=True, metavar="LAYER[@N]", rare=True,
+    help=STOP_HELP,
+)  # fmt: skip
+@grouped(ADVANCED, "--refine", is_flag=True, rare=True, help=REFINE_HELP)
+@grouped(
+    ADVANCED, "-v", "--verbose", is_flag=True, rare=True,
+    help="Show passes, and instructions by class",
+)  # fmt: skip
 @DEBUG
 def run(**options: Any) -> int:
-    """Compiles MODEL for a target, runs it on a board, compares its outputs with the reference and
-    shows what each layer costs.
+    """Compile MODEL, run it on a board, check its outputs and time each layer.
 
-    MODEL is an .onnx, .tflite or .pt2 file, or a file that --save wrote. A saved model runs as it
-    is; it has no reference, so its outputs are compared only with --expect. Without MODEL, the
-    model that ships with the package classifies images.
-
-    Without --board, the board is this machine if it can run the target's code, else QEMU. Without
-    --target, the target is what the board says of itself. With --farm, the board is any free one
-    of a farm, and the run goes before tuning.
+    MODEL is an .onnx, .tflite or .pt2 file, or a file written by --save (default: a small image
+    classifier that ships with the package). Outputs are compared with a reference that this machine
+    computes; a saved model has none, so use --expect.
     """
     asked = Options(**options)
     _refuse_mistakes(asked)

@@ -15,7 +15,7 @@ from mlc_rpc.stopped import Stopped
 from ..files.unfinished import replacing
 from .tables import Record, add_row, console_for, plain_table, tensor_text
 
-STOP_HELP = "stop after a layer, in its turn N or N-M (from 0), and show what it computed"
+STOP_HELP = "Stop after a layer, at iteration N or N-M, and show it"
 
 
 def _rows(stops: Iterable[Stopped], to: Path | None) -> Iterator[Record]:

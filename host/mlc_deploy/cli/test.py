@@ -26,19 +26,19 @@ from ..driver.deploy import RUN_SECONDS, deploy
 from ..driver.deployment import Deployable, Deployment
 from ..files import npy
 from ..files.unfinished import write_whole
-from .bench import deploy_on, of_farm
+from .bench import FARM_HELP, deploy_on, of_farm
 from .compare import RISE_HELP, changed, read_record
 from .errors import FAILED, OK, UNREACHED, exit_status, message
+from .help import BOARD, COMPILING, FARM, MODEL, OUTPUTS, command, grouped
 from .options import DEBUG, LABEL, Misuse, folder, model_file, writable
 from .place import choose
 from .progress import Progress
-from .run import BOARD_HELP, INTERACTIVE, mismatches
+from .run import INTERACTIVE, mismatches
 from .verdicts import Verdict, as_html, as_junit, show
 
 MODELS = (".mlc", ".onnx", ".pt2", ".tflite")  # of a folder
 ALL = "all"
 HERE = "local://"
-FARM_HELP = "use the boards of a Dask scheduler's farm, tls://host"
 
 Run = Callable[[Deployable, Mapping[str, Any], Mapping[str, Any]], "Future[Deployment]"]
 
@@ -63,22 +63,30 @@ class Subject:
     path: Path
 
 
-@click.command()
+@command(
+    examples=(
+        "mlc-deploy test models/ --output baseline",
+        "mlc-deploy test models/ --baseline baseline --junit results.xml",
+    )
+)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--board", "boards", multiple=True, metavar="B", help=f"{BOARD_HELP}; again: on each")
-@click.option("--farm", metavar="S", help=FARM_HELP)
-@click.option("--kinds", metavar="K,…", help="take a farm's boards of these kinds (default: all)")
-@click.option("--baseline", metavar="DIR", help="hold costs against the records in DIR")
-@click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
-@click.option("--output", metavar="DIR", help="write the records there, a baseline for later")
-@click.option("--junit", metavar="FILE", help="write the results as JUnit XML")
-@click.option("--html", metavar="FILE", help="write the results as a page")
-@click.option(
-    "--precision", type=click.Choice(("float32", "float16")), default="float32",
-    help="compute in P (default: float32)", metavar="P",
+@grouped(MODEL, "--trust", is_flag=True, help="Let .pt2 files run code on this machine")
+@grouped(
+    COMPILING, "--precision", type=click.Choice(("float32", "float16")), default="float32",
+    help="Compute in float32 or float16 (default: float32)", metavar="P",
 )  # fmt: skip
-@click.option("--threads", type=int, metavar="N", help="use N threads on the boards")
-@click.option("--trust", is_flag=True, help="let .pt2 files run code on this machine")
+@grouped(
+    BOARD, "--board", "boards", multiple=True, metavar="B",
+    help="Run on B; repeat for more boards (default: this machine)",
+)  # fmt: skip
+@grouped(BOARD, "--threads", type=int, metavar="N", help="Run on N threads")
+@grouped(FARM, "--farm", metavar="S", help=FARM_HELP)
+@grouped(FARM, "--kinds", metavar="K,…", help="Use boards of these kinds (default: all)")
+@grouped(OUTPUTS, "--baseline", metavar="DIR", help="Compare costs with the results in DIR")
+@grouped(OUTPUTS, "--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+@grouped(OUTPUTS, "--output", metavar="DIR", help="Write the results there, as a later baseline")
+@grouped(OUTPUTS, "--junit", metavar="FILE", help="Write the results as JUnit XML")
+@grouped(OUTPUTS, "--html", metavar="FILE", help="Write the results as an HTML page")
 @DEBUG
 def test(
     models: tuple[str, ...],
@@ -94,12 +102,12 @@ def test(
     threads: int | None,
     trust: bool,
 ) -> int:
-    """Runs models on boards, and says which are right and which cost more than before.
+    """Run models on boards; fail on wrong outputs or a higher cost.
 
-    MODEL is a file, or a folder of them (default: the model that ships with the package). Beside a
-    model, NAME.npz may hold its inputs, and NAME.expect.npz the right outputs. One model that fails
-    ends no other. The exit status is 1 if one fails: if its outputs are wrong, if it does not run,
-    or if it costs more than PERCENT above the baseline.
+    MODEL is a file or a folder of models (default: the model that ships with the package). Beside a
+    model, NAME.npz may hold its inputs and NAME.expect.npz the expected outputs. All models run,
+    even if one fails. The exit status is 1 if a model's outputs are wrong, if it does not run, or
+    if it costs more than PERCENT above the baseline.
     """
     _refuse(boards, farm, kinds, baseline, output)
     if not 0 <= rise < float("inf"):

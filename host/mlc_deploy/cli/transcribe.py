@@ -11,6 +11,7 @@ from ..decode.audio import read_wav
 from ..decode.speech import load_transcriber
 from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
+from .help import COMPILING, MODEL, OUTPUTS, SAMPLING, command, grouped
 from .json_file import JsonFile
 from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
 from .pieces import (
@@ -30,28 +31,27 @@ from .saving import saved
 from .tables import Record
 
 
-@click.command()
+@command(examples=("mlc-deploy transcribe FOLDER --audio speech.wav --language en",))
 @click.argument("model")
-@click.option("--audio", metavar="FILE", required=True, help="read this .wav file (16-bit PCM)")
-@click.option("--language", metavar="L", help="expect L, such as en (default: the likeliest)")
-@click.option(
-    "--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True,
-    help="write in the language that is spoken, or in English",
+@grouped(MODEL, "--audio", metavar="FILE", required=True, help="A .wav file (16-bit PCM)")
+@grouped(MODEL, "--language", metavar="L", help="Spoken language, such as en (default: detected)")
+@grouped(
+    MODEL, "--task", type=click.Choice(TASKS), default=TASKS[0], metavar="TASK",
+    help=f"{TASKS[0]}, or {TASKS[1]} into English (default: {TASKS[0]})",
 )  # fmt: skip
-@click.option(
-    "--tokenizer", metavar="FILE", help="read this tokenizer.json (default: beside MODEL)"
+@grouped(MODEL, "--tokenizer", metavar="FILE", help="tokenizer.json (default: beside MODEL)")
+@grouped(
+    MODEL, "--seconds", type=float, metavar="N",
+    help="Chunk length for Moonshine (default: the longest that it supports)",
+)  # fmt: skip
+@grouped(SAMPLING, "--tokens", type=int, metavar="N", help="Generate at most N tokens per chunk")
+@grouped(COMPILING, "--target", metavar="T", help=TARGET_HELP)
+@grouped(
+    COMPILING, "--precision", metavar="P", help="Compute in float32 or float16 (default: float32)"
 )
-@click.option("--target", metavar="T", help=TARGET_HELP)
-@click.option("--board", metavar="B", help="run on B, as mlc-deploy does")
-@click.option("--tokens", type=int, metavar="N", help="write at most N tokens per part of sound")
-@click.option(
-    "--seconds", type=float, metavar="N",
-    help="hear at most N seconds at once, with Moonshine (default: its longest text's)",
-)  # fmt: skip
-@click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
-@click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option(
-    "--save", metavar="FILE", help="write the compiled model: .mlc, into the folder MODEL"
+@grouped(COMPILING, "--db", metavar="FILE", help=DB_HELP)
+@grouped(
+    OUTPUTS, "--save", metavar="FILE", help="Save the compiled model: .mlc, into the folder MODEL"
 )
 @running
 def transcribe(
@@ -72,13 +72,13 @@ def transcribe(
     cores: str,
     timeout: float,
 ) -> int:
-    """Writes what is said in a sound, token by token on a board.
+    """Transcribe speech on a board.
 
-    MODEL is a folder with a Whisper or Moonshine model: of optimum-cli (encoder_model.onnx,
-    decoder_model and decoder_with_past_model, or both merged) or of transformers
-    (model.safetensors), with its config.json. Or it is an .mlc file in such a folder, which --save
-    wrote. The text goes to stdout, and what it cost to stderr. With a tokenizer.json in the
-    folder it is text (extra 'text'), and tokens without.
+    MODEL is a folder with a Whisper or Moonshine model and its config.json: as optimum-cli writes
+    it (encoder_model.onnx and decoder_model.onnx, merged or with decoder_with_past_model.onnx), or
+    as transformers does (model.safetensors). It can also be an .mlc file in such a folder, written
+    by --save. Text goes to stdout, statistics to stderr. Without a tokenizer.json in the folder,
+    tokens are printed instead of text (extra 'text').
     """
     above_zero(
         {"--tokens": tokens, "--seconds": seconds, "--timeout": timeout, "--threads": threads}

@@ -18,6 +18,7 @@ from .bench import OfFarm, OwnBoards, of_farm, on_farms, refuse_mixed
 from .calibrate import wanted_of
 from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
+from .help import ADVANCED, BOARD, COMPILING, FARM, OUTPUTS, SEARCH, command, grouped
 from .json_file import JsonFile
 from .options import (
     CORES,
@@ -50,51 +51,64 @@ STRATEGIES = ("evolutionary", "random", "grid")
 CANDIDATE_SECONDS = 10.0
 OBJECTIVES = ("seconds", "predicted", "instructions")  # tuned.Objective's; a test compares both
 PREDICTED = "predicted"
-OBJECTIVE_HELP = "make this small (default: seconds on real boards, instructions on emulated ones)"
+OBJECTIVE_HELP = "seconds, predicted or instructions (default: by board)"
 
 
-@click.command()
+@command(
+    examples=(
+        "mlc-deploy tune model.onnx --board ssh://pi@pi4 --db tuned.jsonl --minutes 60",
+        "mlc-deploy model.onnx --board ssh://pi@pi4 --db tuned.jsonl",
+    )
+)
 @click.argument("model", required=False)
-@click.option("--target", metavar="T", help=TARGET_HELP)
-@click.option("--board", "boards", multiple=True, metavar="B", help="measure on B; repeat for more")
-@on_farms
-@click.option(
-    "--share",
-    type=float,
-    metavar="N",
-    help="get N times the boards' time of a farm's user with 1 (default: 1)",
-)
-@click.option("--objective", type=click.Choice(OBJECTIVES), help=OBJECTIVE_HELP)
-@click.option("--db", "db", required=True, metavar="FILE", help="keep the results in FILE")
-@click.option("--from", "others", multiple=True, metavar="FILE", help="begin with other databases")
-@click.option(
-    "--trials", type=int, default=1000, metavar="N", help="try N schedules (default: 1000)"
-)
-@click.option(
-    "--minutes", type=float, metavar="N", help="stop starting trials after N minutes (no limit)"
-)
-@click.option(
-    "--early-stopping", type=int, metavar="N",
-    help="stop a kernel after N trials without gain (default: never)",
-)  # fmt: skip
-@click.option("--only", metavar="TEXT", default="", help="tune kernels whose names contain TEXT")
-@click.option("--keep-layouts", is_flag=True, help="keep the layouts; tune kernels alone")
-@click.option(
-    "--search", "strategy", type=click.Choice(STRATEGIES), default=STRATEGIES[0],
-    help=f"search this way (default: {STRATEGIES[0]})",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, metavar="N", help="seed the search (default: 0)")
-@click.option(
-    "--batch", type=int, default=16, metavar="N", help="measure N schedules a round (default: 16)"
-)
 @reads_models
-@CORES
-@click.option(
-    "--timeout", type=float, default=CANDIDATE_SECONDS, metavar="SECONDS",
-    help=f"stop a schedule after SECONDS (default: {CANDIDATE_SECONDS:g})",
+@grouped(
+    SEARCH, "--db", "db", required=True, metavar="FILE", help="Keep the results in this database"
+)
+@grouped(
+    SEARCH, "--from", "others", multiple=True, metavar="FILE",
+    help="Start from the results of another database",
 )  # fmt: skip
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
-@click.option("-v", "--verbose", is_flag=True, help="say each incident when it happens")
+@grouped(SEARCH, "--objective", type=click.Choice(OBJECTIVES), metavar="O", help=OBJECTIVE_HELP)
+@grouped(
+    SEARCH, "--trials", type=int, default=1000, metavar="N", help="Try N schedules (default: 1000)"
+)
+@grouped(
+    SEARCH, "--minutes", type=float, metavar="N",
+    help="Stop starting trials after N minutes (default: no limit)",
+)  # fmt: skip
+@grouped(
+    SEARCH, "--early-stopping", type=int, metavar="N",
+    help="Stop a kernel after N trials without gain (default: no)",
+)  # fmt: skip
+@grouped(SEARCH, "--only", metavar="TEXT", default="", help="Tune kernels with TEXT in their names")
+@grouped(SEARCH, "--keep-layouts", is_flag=True, help="Tune kernels, not layouts")
+@grouped(
+    SEARCH, "--search", "strategy", type=click.Choice(STRATEGIES), default=STRATEGIES[0],
+    metavar="S", help=f"{STRATEGIES[0]} (default), {STRATEGIES[1]} or {STRATEGIES[2]} search",
+)  # fmt: skip
+@grouped(SEARCH, "--seed", type=int, default=0, metavar="N", help="Random seed (default: 0)")
+@grouped(
+    SEARCH, "--batch", type=int, default=16, metavar="N",
+    help="Measure N schedules per round (default: 16)",
+)  # fmt: skip
+@grouped(
+    SEARCH, "--timeout", type=float, default=CANDIDATE_SECONDS, metavar="SECONDS",
+    help=f"Stop a schedule after SECONDS (default: {CANDIDATE_SECONDS:g})",
+)  # fmt: skip
+@grouped(COMPILING, "--target", metavar="T", help=TARGET_HELP)
+@grouped(
+    BOARD, "--board", "boards", multiple=True, metavar="B",
+    help="Measure on B; repeat for more boards (see help boards)",
+)  # fmt: skip
+@CORES
+@on_farms
+@grouped(
+    FARM, "--share", type=float, metavar="N",
+    help="Share of board time relative to other users (default: 1)",
+)  # fmt: skip
+@grouped(OUTPUTS, "--json", "json_file", metavar="FILE", help=JSON_HELP)
+@grouped(ADVANCED, "-v", "--verbose", is_flag=True, help="Report each incident as it happens")
 @DEBUG
 def tune(
     model: str | None,
@@ -121,18 +135,14 @@ def tune(
     json_file: str | None,
     verbose: bool,
 ) -> int:
-    """Searches faster schedules of MODEL's kernels on boards.
+    """Search for faster schedules of a model's kernels on boards.
 
     MODEL is an .onnx, .tflite or .pt2 file (default: the model that ships with the package). Boards
-    measure schedules of its kernels and layouts of its convolutions. The database keeps every
-    result, and `mlc-deploy MODEL --db FILE` compiles with the best.
+    measure schedules of its kernels and layouts of its convolutions. Every result goes into the
+    database; `mlc-deploy MODEL --db FILE` compiles with the best.
 
-    With --farm, the workers of a Dask scheduler compile, and the boards of a farm measure.
-
-    You can stop it at any moment: the same command continues. Emulated boards count executed
-    instructions; with --objective predicted they predict times on the target's core, or on the
-    calibrated board that --target names. --from begins with the results of other databases, of
-    this board or of others.
+    You can stop it at any time; the same command continues. On QEMU, --objective predicted
+    minimizes the predicted time of the target's board.
     """
     above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
                 "--early-stopping": early_stopping, "--share": share})  # fmt: skip
