@@ -78,7 +78,7 @@ def document() -> str:
     every = Counter(case.group for case in cases().values())
     counted = Counter(name.partition("/")[0] for name in listed)
     lines = [
-        "# ONNX support",
+        "# ONNX operators",
         "",
         f"This page counts the tests of the backend suite of onnx {onnx.__version__}.",
         "They run through `mlc_deploy.backend` (the standard `onnx.backend.base`), compiled, on",

@@ -65,11 +65,9 @@ def by_group(
 class Command(click.Command):
     """A command whose help lists options by group, then examples: a comment and a command each."""
 
-    def __init__(
-        self, *arguments: Any, examples: Sequence[str] = (), **attributes: Any
-    ) -> None:  # fmt: skip
-        settings = {"help_option_names": HELP_NAMES, **(attributes.pop("context_settings", {}))}
-        super().__init__(*arguments, context_settings=settings, **attributes)
+    def __init__(self, name: str | None, examples: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(name, **attributes)
+        self.context_settings = {"help_option_names": HELP_NAMES, **self.context_settings}
         self.examples = tuple(examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
