@@ -20,6 +20,7 @@ from ..graph.nodes import Constant, Function, Value, Var
 from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir import Dim, Expr
+from ..ir.names import Names
 from .ends import finished
 from .extents import Extents, larger, product, simplified, smaller
 from .node import shape_of
@@ -300,13 +301,14 @@ class Conversion:
             if isinstance(value, Value):
                 kept.append((value, name))
         states: dict[str, str] = {}
+        taken = Names(name for _, name in kept)  # a state finds its output by name
         for value, spec in own:
             if spec.kind.name != "USER_OUTPUT":
                 before = str(spec.target)
-                states[before] = f"{before}_next"
+                states[before] = taken.fresh(f"{before}_next")
                 kept.append((value, states[before]))
         if begun is not None:
-            states[BEGUN] = f"{BEGUN}_next"
+            states[BEGUN] = taken.fresh(f"{BEGUN}_next")
             kept.append((Constant(np.array(True)), states[BEGUN]))
         function = finished(
             self.builder, self.extents, [v for v, _ in kept], [name for _, name in kept]

@@ -26,7 +26,7 @@ from .. import te
 from ..errors import GraphError
 from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
 from ..ir import Var as Symbol
-from ..ir.names import Names
+from ..ir.names import Names, distinct
 from ..ir.printer import identifier
 from ..ops import TensorType, frozen_attrs, infer_types
 from .control import given_types, listed
@@ -169,7 +169,8 @@ class BlockBuilder:
         params: Sequence[Var] | None = None,
         names: Sequence[str] = (),
     ) -> Function:
-        """Ends the function. Output names default to the variables' names."""
+        """Ends the function. Output names default to the variables' names. A name that comes again
+        gets a number: results are looked up by name."""
         here = self._open
         if not self._within:
             raise GraphError("emit_func_output ends no function", mend='with bb.function("main"):')
@@ -198,10 +199,7 @@ class BlockBuilder:
                 mend=f'bb.function("{here.name}", [{missing}, …]), or params=[{missing}, …] at '
                 "the end",
             )
-        own = Names()
-        given = tuple(names) or tuple(
-            own.fresh(v.name or f"output{n}") for n, v in enumerate(outputs)
-        )
+        given = distinct(tuple(names) or [v.name or f"output{n}" for n, v in enumerate(outputs)])
         params = (*here.params, *here.captured.values())
         made = Function(here.name, params, tuple(here.bindings), tuple(outputs), given)
         here.function = made

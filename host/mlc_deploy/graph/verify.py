@@ -38,7 +38,7 @@ def verify(
     most: Mapping[str, int] | None = None,
 ) -> None:
     """Raises ValueError, quoting the line, unless all of this holds. Every variable is defined
-    once, before its use, with a unique name. The outputs of every call have the inferred types.
+    once, before its use, with a unique name. Outputs have unique names. The outputs of every call have the inferred types.
     Every symbolic dimension comes from a parameter, from an extent of the function, or from the
     function around it, which has the dimensions `around` and the extents `most`. Calls of PrimFuncs
     fit the module's PrimFuncs, if a module is given."""
@@ -78,6 +78,9 @@ def verify(
         _hold(there, f"'{value.name}' is returned but not defined", last)
     count = len(function.outputs)
     _hold(count == len(function.output_names), f"{count} outputs, but not as many names", last)
+    for number, name in enumerate(function.output_names):
+        again = name in function.output_names[:number]
+        _hold(not again, f"two outputs are called '{name}'", last)
     try:
         with_states(function, dict(function.states))
     except GraphError as error:

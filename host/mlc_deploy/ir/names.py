@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .nodes import Block, For, Let, PrimFunc
 from .rewrite import statements
@@ -26,6 +26,17 @@ class Names:
         self._last[wanted] = number
         self._taken.add(name)
         return name
+
+
+def distinct(wanted: Sequence[str]) -> tuple[str, ...]:
+    """The names, where one that comes again gets a number that makes it unique."""
+    taken = Names(wanted)
+    seen: set[str] = set()
+    given = []
+    for name in wanted:
+        given.append(taken.fresh(name) if name in seen else name)
+        seen.add(given[-1])
+    return tuple(given)
 
 
 def names_of(func: PrimFunc) -> Names:

@@ -41,6 +41,7 @@ from ..graph.printer import (
 from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir import Expr
+from ..ir.names import distinct
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
 from .function import names_around
@@ -223,7 +224,9 @@ class _Reader(Words):
             self.held("the function gives", outputs, self.definition.returns)
         known = {id(v): key for key, v in self.scope.items()}
         names = [known.get(id(v), v.name) or f"output{n}" for n, v in enumerate(outputs)]
-        names = self.named(OUTPUT_NAMES, names)
+        names = self.named(OUTPUT_NAMES, distinct(names))
+        if len(set(names)) != len(names):
+            self.refuse(self.definition, f"{OUTPUT_NAMES} has a name twice")
         function: Function = self.checked(at, self.builder.emit_func_output, outputs, names=names)
         return function
 
