@@ -45,11 +45,12 @@ from .nodes import (
     Value,
     Var,
 )
+from .relax import Word, emitted
 from .specialize import resolve_calls
 from .verify import verify
 
 # An argument of a call. A call among them is emitted first; an array becomes a constant.
-Argument = Value | AnyCall | np.ndarray[Any, Any]
+Argument = Value | AnyCall | Word | np.ndarray[Any, Any]
 Types = TensorType | Sequence[TensorType]
 
 
@@ -109,6 +110,16 @@ class _Open:
                 )
             self.known.add(var)
             self.free.append(var)
+
+
+class _OfLayer:
+    """A builder whose calls come from one layer."""
+
+    def __init__(self, builder: BlockBuilder, source: str) -> None:
+        self.builder, self.source = builder, source
+
+    def emit(self, op: str | AnyCall, *args: Value, **attrs: Any) -> Any:
+        return self.builder.emit(op, *args, source=self.source, **attrs)
 
 
 class BlockBuilder:
@@ -219,7 +230,7 @@ class BlockBuilder:
 
     def emit(
         self,
-        op: str | AnyCall,
+        op: str | AnyCall | Word,
         *args: Argument,
         name: str | Sequence[str] = "",
         source: str = "",
@@ -227,11 +238,44 @@ class BlockBuilder:
     ) -> Any:
         """Emits a call, or an operator on args. Returns its output, or a tuple of several.
 
-        `name`: for the outputs, or one for each. `source`: the layer that they come from.
+        `name`: for the outputs, or one for each. `source`: the layer that they come from. A word of
+        Relax, `relax.op.nn.conv2d(x, w, padding=1)`, may become several calls.
         """
+        if isinstance(op, Word):
+            return self._word(op, name, source)
         if not isinstance(op, str):
             return self._emit(op, name, source)
         return self._emit(Call(op, args, frozen_attrs(attrs)), name, source)  # type: ignore[arg-type]
+
+    def _word(self, word: Word, name: str | Sequence[str], source: str) -> Any:
+        """Emits the calls that a word of Relax becomes."""
+
+        def known(arg: Any) -> Any:
+            match arg:
+                case list() | tuple():
+                    return tuple(map(known, arg))
+                case Word() | np.ndarray():
+                    return self._values(arg)
+                case Var() | Constant() | Call() | CallTIR() | CallPacked():
+                    return self._values(arg)
+            return arg
+
+        attrs = {key: known(value) for key, value in word.attrs}
+        made = emitted(_OfLayer(self, source), word.word, known(word.args), attrs)
+        names = [name] if isinstance(name, str) else list(name)
+
+        def placed(part: Any, called: str | Sequence[str]) -> Any:
+            return self._emit(part, called, source) if _is_call(part) else part
+
+        if not isinstance(made, tuple):
+            return placed(made, name)
+        names = names if len(names) == len(made) else [*names[:1]] * len(made)
+        return tuple(map(placed, made, names))
+
+    def _values(self, arg: Any) -> Any:
+        """The value of an argument, or a tuple of values where a word gives several."""
+        made = self._word(arg, "", "") if isinstance(arg, Word) else self._value(arg)
+        return made
 
     def emit_te(
         self,
@@ -384,7 +428,10 @@ class BlockBuilder:
         here = self._open
         if here.block is None:
             raise GraphError("emit_output stands in no dataflow block", mend="with bb.dataflow():")
-        made = self._emit(value, name, "") if _is_call(value) else self._value(value)
+        if _is_call(value) or isinstance(value, Word):
+            made = self.emit(value, name=name)  # type: ignore[arg-type]
+        else:
+            made = self._value(value)
         for var in made if isinstance(made, tuple) else (made,):
             here.block.discard(var)
         return made
@@ -406,8 +453,8 @@ class BlockBuilder:
                 return arg
             case np.ndarray():
                 return Constant(arg)
-            case made if _is_call(made):
-                made = self._emit(arg, "", "")
+            case made if _is_call(made) or isinstance(made, Word):
+                made = self.emit(arg)  # type: ignore[arg-type]
                 if isinstance(made, tuple):
                     raise GraphError(f"'{arg}' gives {len(made)} values where one is expected")
                 assert isinstance(made, Var)

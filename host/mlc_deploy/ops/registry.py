@@ -202,8 +202,14 @@ _extents: dict[bytes, Expr] = {}  # by content: they live on, as the symbols of 
 
 def compute(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     """The operator's tensor expression; ValueError, naming the operator, for inputs it refuses."""
+    known = operator(op)
     try:
-        return tuple(operator(op).compute(inputs, attrs))
+        return tuple(known.compute(inputs, attrs))
+    except KeyError as error:
+        if error.args[0] in attrs:
+            raise
+        what = f"{op}: the attribute '{error.args[0]}' is missing"
+        raise ValueError(f"{what}\n  try: {error.args[0]}=…") from error
     except (TypeError, IndexError) as error:  # of mixed dtypes, or ranks that do not fit
         raise ValueError(f"{op}: {error}") from error
 

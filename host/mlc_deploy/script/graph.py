@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from ..graph import Call, CallPacked, CallTIR, TensorType, const, op, tensor_type
+from ..graph import CallPacked, CallTIR, TensorType, const, relax, tensor_type
 from ..graph.dims import parsed
 from ..ir import Dim
 from .graph_function import decorated
@@ -21,6 +21,10 @@ from .graph_words import Form
 from .source import misplaced
 
 __all__ = [
+    "Callable",
+    "Object",
+    "Prim",
+    "Shape",
     "Tensor",
     "Tuple",
     "branch",
@@ -29,18 +33,23 @@ __all__ = [
     "const",
     "dataflow",
     "dim",
+    "dtype",
     "func_attr",
     "function",
     "loop",
+    "match_cast",
     "output",
+    "prim_value",
     "shape",
+    "shape_of",
+    "str",
     "tuple",
 ]
 
 
 def Tensor(
-    shape: Sequence[Dim | str] | None = None,
-    dtype: str = "float32",
+    shape: Sequence[Dim | builtins.str] | None = None,
+    dtype: builtins.str = "float32",
     vdevice: Any = None,
     ndim: int = -1,
 ) -> Any:
@@ -60,8 +69,49 @@ def tuple(*values: Any) -> Any:
     raise _misplaced("R.tuple")
 
 
-def __getattr__(name: str) -> Callable[..., Call]:
-    return op.__getattr__(name)
+def _kind(name: builtins.str) -> Callable[..., Any]:
+    """TVM's type of values that are no tensors. The parser refuses parameters of it."""
+
+    def kind(*args: Any, **named: Any) -> Any:
+        return None
+
+    kind.__name__ = kind.__qualname__ = name
+    return kind
+
+
+Callable_, Object, Prim, Shape = map(_kind, ("Callable", "Object", "Prim", "Shape"))
+
+
+def match_cast(value: Any, of: Any) -> Any:
+    """`y = R.match_cast(x, R.Tensor((n, 16)))`: x, whose dimensions give n its meaning."""
+    raise _misplaced("R.match_cast")
+
+
+def shape_of(value: Any) -> Any:
+    """The shape of a tensor, as R.shape gives it."""
+    raise _misplaced("R.shape_of")
+
+
+def prim_value(value: Any) -> Any:
+    """A number, as it is."""
+    return value
+
+
+def str(value: builtins.str) -> builtins.str:
+    """A text, as it is."""
+    return value
+
+
+def dtype(value: builtins.str) -> builtins.str:
+    """The name of a dtype, as it is."""
+    return value
+
+
+def __getattr__(name: builtins.str) -> Any:
+    """An operator by the graph's or by TVM's name: `R.relu(x)`, `R.nn.conv2d(x, w, padding=1)`."""
+    if name == "Callable":
+        return Callable_
+    return getattr(relax.op, name)
 
 
 def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
@@ -74,7 +124,7 @@ def function(definition: Callable[..., Any] | None = None, *, private: bool = Fa
 
 
 def call_tir(
-    func: str,
+    func: builtins.str,
     args: Sequence[Any],
     out: TensorType | Sequence[TensorType],
     tir_vars: Sequence[Dim] = (),
@@ -84,18 +134,18 @@ def call_tir(
     return CallTIR(func, builtins.tuple(args), _types(out), shape(tir_vars))
 
 
-def shape(dims: Sequence[Dim | str]) -> builtins.tuple[Dim, ...]:
+def shape(dims: Sequence[Dim | builtins.str]) -> builtins.tuple[Dim, ...]:
     """`tir_vars=R.shape([n, 16])`: the integers of a call. "n" is a dimension."""
     return tensor_type(dims).shape
 
 
-def dim(text: str) -> Dim:
+def dim(text: builtins.str) -> Dim:
     """A dimension as an operator's attribute: R.dim("n * 2")."""
     return parsed(text)
 
 
 def call_dps_packed(
-    func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
+    func: builtins.str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
 ) -> CallPacked:
     """Like call_tir, for a registered Python function. pure: it has no side effects."""
     return CallPacked(func, builtins.tuple(args), _types(out), pure)
@@ -118,7 +168,7 @@ def output(*values: Any) -> None:
     raise _misplaced("R.output")
 
 
-def func_attr(attrs: Mapping[str, Any]) -> None:
+def func_attr(attrs: Mapping[builtins.str, Any]) -> None:
     """Attributes of the function: its name "global_symbol", and the model's "input_names" and
     "output_names"."""
     raise _misplaced("R.func_attr")

@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import ast
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-import numpy as np
-
-from ..graph import (
-    BlockBuilder,
-    CallBranch,
-    CallFused,
-    CallLoop,
-    Constant,
-    Function,
-    TensorType,
-    Value,
-    Var,
-    op,
-)
-from ..graph import const as constant
-from ..graph.dims import parsed, same_type, symbol
+from ..graph import Function, Value, Var
+from ..graph.dims import symbol
 from ..graph.printer import (
     BODY,
     EXTENTS,
@@ -40,50 +26,27 @@ from ..graph.printer import (
 )
 from ..graph.states import with_states
 from ..graph.verify import verify
-from ..ir import Expr
 from ..ir.names import distinct
 from ..ir.printer import GLOBAL_SYMBOL
-from ..ops import OPERATORS
 from .function import names_around
-from .graph_words import TYPE, Words
+from .graph_expressions import STATEMENTS, Around, Expressions, Primitive, flattened
+from .graph_words import TYPE
 from .source import Source, definition_of, parameters_of
 from .values import is_vocabulary
 
-IGNORED = ("num_input",)  # an attribute of TVM's: the number of parameters that are no weights
+# TVM's attributes for its own passes and its machine: they change no number.
+IGNORED = frozenset(
+    "num_input num_inputs num_outputs relax.force_pure force_pure Composite Codegen WorkspaceSize"
+    " workspace op_pattern layout_free tir.noalias tir_var_upper_bound relax.memory_plan_dynamic_func_output"
+    " shape_func entry relax.rewrite_cuda_graph.capture_symbolic_vars".split()
+)
 ATTRIBUTES = (BODY, EXTENTS, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
-STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
-LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
-BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
-LOOP_WORDS: Mapping[str, type] = {
-    "turns": int, "states": int, "read": tuple, "written": tuple, "conditional": bool,
-    "owned": bool, "counted": bool, "trailing": tuple,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Primitive:
-    """A function whose calls become one kernel, or the body of a loop or branch. It is no function
-    of the module."""
-
-    function: Function
-    body: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The values around a function: of names, of the module's functions by their names in the
-    script (for a PrimFunc, its key), and of constants by name."""
-
-    names: Mapping[str, Any]
-    functions: Mapping[str, str | Primitive]
-    constants: Mapping[str, Any]
-
 
 def decorated(function: Callable[..., Any], depth: int = 2) -> Function | Primitive:
     """The graph function of a function that is decorated `depth` frames above this one."""
     source, definition = definition_of(function, "@R.function")
     names = names_around(function, depth + 1)
-    functions = {key: f for key, f in names.items() if isinstance(f, Primitive)}
+    functions = {key: f for key, f in names.items() if isinstance(f, (Primitive, Function))}
     return parse_graph_function(definition, source, Around(names, functions, {}))
 
 
@@ -112,16 +75,12 @@ def _layers(source: Source) -> dict[int, str]:
     return found
 
 
-class _Reader(Words):
+class _Reader(Expressions):
     """Reads a function from its syntax tree into a builder."""
 
     def __init__(self, definition: ast.FunctionDef, source: Source, around: Around) -> None:
-        super().__init__(source, around.names)
+        super().__init__(source, around)
         self.definition = definition
-        self.around = around
-        self.builder = BlockBuilder()
-        self.scope: dict[str, Value | tuple[Value, ...]] = {}
-        self.inner: set[str] = set()  # names local to closed dataflow blocks
         self.attrs: dict[str, Any] = {}
         self.layers = _layers(source)
 
@@ -134,7 +93,9 @@ class _Reader(Words):
         names = self.named(INPUT_NAMES, [a.arg for a in args])
         if len(set(names)) != len(names):
             self.refuse(self.definition, f"{INPUT_NAMES} has a name twice")
-        params = [self.param(arg, name) for arg, name in zip(args, names, strict=True)]
+        for arg, name in zip(args, names, strict=True):
+            self.scope[arg.arg] = self.param(arg, name)
+        params = list(flattened(tuple(self.scope.values())))
         symbol = str(self.attrs.get(GLOBAL_SYMBOL, self.definition.name))
         with self.builder.function(symbol, params):
             function = self.statements(body)
@@ -191,15 +152,23 @@ class _Reader(Words):
             self.refuse(self.definition, f"{STATES} are no names of inputs and outputs", mend)
         return dict(states)
 
-    def param(self, arg: ast.arg, name: str) -> Var:
+    def param(self, arg: ast.arg, name: str) -> Any:
+        """The parameter; of a tuple, one for each of its parts."""
         if arg.annotation is None:
             self.refuse(arg, f"parameter '{arg.arg}' has no type", TYPE)
-        form = self.form(arg.annotation)
+        return self.of_type(arg.annotation, name, arg.arg)
+
+    def of_type(self, at: ast.expr, name: str, written: str) -> Any:
+        parts = self.parts_of(at)
+        if parts is not None:
+            return tuple(
+                self.of_type(part, f"{name}_{n}", f"{written}_{n}") for n, part in enumerate(parts)
+            )
+        self.refuse_kind(at, written)
+        form = self.form(at)
         if form is not None and form.shape is None and form.ndim is not None:
-            form = replace(form, shape=tuple(f"{arg.arg}_{n}" for n in range(form.ndim)))
-        var = Var(name, self.type(arg.annotation, form))
-        self.scope[arg.arg] = var
-        return var
+            form = replace(form, shape=tuple(f"{written}_{n}" for n in range(form.ndim)))
+        return Var(name, self.type(at, form))
 
     # --------------------------------------------------------------------------------- statements
 
@@ -240,8 +209,9 @@ class _Reader(Words):
             match last:
                 case ast.Expr(ast.Call(func, args, [])) if self.word(func) == "output":
                     for arg in args:
-                        for value in self.values_of(arg):
-                            self.checked(arg, self.builder.emit_output, value)
+                        for value in flattened(self.expression(arg)):
+                            if isinstance(value, Value):
+                                self.checked(arg, self.builder.emit_output, value)
                         if isinstance(arg, ast.Name):
                             outside[arg.id] = self.scope[arg.id]
                 case _:
@@ -257,12 +227,18 @@ class _Reader(Words):
                 self.dimensions(target, value)
             case ast.Assign([ast.Name(name)], value):
                 self.bind(statement, name, value, None)
+            case ast.If(test, then, otherwise) if otherwise:
+                self.choice(statement, test, then, otherwise)
+            case ast.Pass():
+                pass
             case ast.AnnAssign(ast.Name(name), annotation, ast.expr() as value):
                 self.bind(statement, name, value, annotation)
             case ast.Assign([ast.Tuple(targets)], value):
                 self.bind_several(statement, targets, value)
             case ast.Expr(ast.Call() as value) if self.word(value.func) == "output":
                 self.refuse(value, "R.output comes last in a dataflow block")
+            case ast.Expr(ast.Constant()):
+                pass
             case ast.Expr(ast.Call() as value):
                 self.call(value, "", self.layer(statement))
             case _:
@@ -290,9 +266,43 @@ class _Reader(Words):
 
     def bind(self, at: ast.stmt, name: str, value: ast.expr, annotation: ast.expr | None) -> None:
         made = self.expression(value, name, self.layer(at))
-        if annotation is not None:
-            self.held(f"'{name}' is", made if isinstance(made, tuple) else (made,), annotation)
+        found = list(flattened(made))
+        if annotation is not None and found and all(isinstance(v, Value) for v in found):
+            self.held(f"'{name}' is", found, annotation)
         self.scope[name] = made
+
+    def choice(
+        self, at: ast.If, test: ast.expr, then: Sequence[ast.stmt], otherwise: Sequence[ast.stmt]
+    ) -> None:
+        """`if condition: y = … else: y = …`, where both branches end with the same name."""
+        ends = [self.target(branch[-1]) for branch in (then, otherwise)]
+        if ends[0] is None or ends[0] != ends[1]:
+            what = "the branches of an `if` do not end with a value of one name"
+            self.refuse(at, what, "if condition: y = R.… else: y = R.…")
+        condition, name = self.value(test), ends[0]
+
+        def run(branch: Sequence[ast.stmt]) -> Callable[[], Sequence[Value]]:
+            def emit() -> Sequence[Value]:
+                outside = dict(self.scope)
+                for statement in branch:
+                    self.statement(statement)
+                made = [v for v in flattened(self.scope[name]) if isinstance(v, Value)]
+                self.scope = outside
+                return made
+
+            return emit
+
+        made = self.checked(
+            at, self.builder.emit_branch, condition, run(then), run(otherwise), name=name
+        )
+        self.scope[name] = made[0] if len(made) == 1 else tuple(made)
+
+    @staticmethod
+    def target(statement: ast.stmt) -> str | None:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+                return name
+        return None
 
     def bind_several(self, at: ast.stmt, targets: Sequence[ast.expr], value: ast.expr) -> None:
         names = [t.id for t in targets if isinstance(t, ast.Name)]
@@ -304,201 +314,3 @@ class _Reader(Words):
 
     def layer(self, at: ast.stmt) -> str:
         return self.layers.get(at.end_lineno or 0, "")
-
-    # -------------------------------------------------------------------------------- expressions
-
-    def value(self, at: ast.expr) -> Value:
-        made = self.expression(at)
-        if isinstance(made, tuple):
-            self.refuse(at, f"these are {len(made)} values, where one is expected")
-        return made
-
-    def expression(
-        self, at: ast.expr, name: str | Sequence[str] = "", source: str = ""
-    ) -> Value | tuple[Value, ...]:
-        """The values of an expression. Calls are emitted under `name`."""
-        match at:
-            case ast.Name(known) if known in self.scope:
-                return self.scope[known]
-            case ast.Name(known) if isinstance(self.names.get(known), np.ndarray):
-                return Constant(self.names[known], known)
-            case ast.Name(known):
-                near = ", ".join(get_close_matches(known, self.scope, 3))
-                mend = f"R.output({known}) in its dataflow block" if known in self.inner else near
-                self.refuse(at, f"name '{known}' is not defined here", mend)
-            case ast.Call(func) if self.word(func) == "const":
-                return self.constant(at)
-            case ast.Tuple(parts):
-                return tuple(map(self.value, parts))
-            case ast.Call(func, parts, []) if self.word(func) == "tuple":
-                return tuple(map(self.value, parts))
-            case ast.Call():
-                made: Value | tuple[Value, ...] = self.call(at, name, source)
-                return made
-            case ast.Subscript(of, ast.Constant(int(number))):
-                several = self.expression(of)
-                if isinstance(several, tuple) and 0 <= number < len(several):
-                    return several[number]
-        self.refuse(
-            at,
-            f"'{ast.unparse(at)}' is no value of the graph",
-            'R.const(1.0, "float32") for numbers, R.add and the like for operators',
-        )
-
-    def call(self, at: ast.Call, name: str | Sequence[str], source: str) -> Any:
-        """Emits a call."""
-        if any(k.arg is None for k in at.keywords):
-            self.refuse(at, "'**' is not part of the script language", "name=value")
-        keywords = {k.arg: k.value for k in at.keywords if k.arg is not None}
-        match self.word(at.func), at.args:
-            case "call_tir" | "call_dps_packed" as word, [func, args, *rest]:
-                pure = keywords.pop("pure", None) if word == "call_dps_packed" else None
-                named: dict[str, Any] = {}
-                if pure is not None:
-                    named["pure"] = bool(self.values.value(pure))
-                if word == "call_tir" and "tir_vars" in keywords:
-                    named["tir_vars"] = self.dims(keywords.pop("tir_vars"))
-                types = self.out(at, rest, keywords)
-                callee = self.prim_func(func) if word == "call_tir" else self.registered(func)
-                emit = getattr(self.builder, word)
-                given = self.several(args)
-                return self.checked(
-                    at, emit, callee, given, types, name=name, source=source, **named
-                )
-            case "call_tir" | "call_dps_packed" as word, _:
-                what = f"R.{word} takes a function, arguments, and types of outputs"
-                self.refuse(at, what, f'R.{word}(f, (x,), R.Tensor((1, 16), "float32"))')
-            case "loop", [body, args]:
-                loop = self.loop(body, args, keywords)
-                return self.checked(at, self.builder.emit, loop, name=name, source=source)
-            case "branch", [condition, then, otherwise, args] if not keywords:
-                bodies = self.body(then), self.body(otherwise)
-                branch = CallBranch(*bodies, (self.value(condition), *self.several(args)))
-                return self.checked(at, self.builder.emit, branch, name=name, source=source)
-            case "loop", _:
-                self.refuse(at, "R.loop takes a body and a tuple of arguments", LOOP)
-            case "branch", _:
-                self.refuse(at, "R.branch takes a condition, two bodies and arguments", BRANCH)
-            case str(word), args if word in OPERATORS:
-                inputs = [self.value(a) for a in args]
-                attrs = {key: self.attribute(v) for key, v in keywords.items()}
-                made = getattr(op, word)(*inputs, **attrs)
-                return self.checked(at, self.builder.emit, made, name=name, source=source)
-            case str(word), _:
-                self.refuse(at.func, f"R.{word} gives no value", STATEMENTS)
-            case _, args:
-                fused = self.function(at.func)
-                if not isinstance(fused, Primitive) or fused.body or keywords:
-                    what = f"'{ast.unparse(at.func)}' is no function of operators"
-                    self.refuse(at, what, 'R.call_tir; or R.func_attr({"Primitive": True}) in it')
-                inputs = [self.value(a) for a in args]
-                made = CallFused(fused.function, tuple(inputs))
-                return self.checked(at, self.builder.emit, made, name=name, source=source)
-
-    def loop(self, body: ast.expr, args: ast.expr, keywords: Mapping[str, ast.expr]) -> CallLoop:
-        options = {key: self.attribute(v) for key, v in keywords.items()}
-        for key in options:
-            if key not in LOOP_WORDS:
-                near = get_close_matches(key, LOOP_WORDS, 2) or LOOP_WORDS
-                self.refuse(keywords[key], f"R.loop has no '{key}'", ", ".join(near))
-        for key, kind in LOOP_WORDS.items():
-            if type(options.setdefault(key, kind())) is list:
-                options[key] = tuple(options[key])
-            open_turns = key == "turns" and isinstance(options[key], Expr)
-            if type(options[key]) is not kind and not open_turns:
-                self.refuse(
-                    keywords[key], f"{key} is {options[key]!r}, not a {kind.__name__}", LOOP
-                )
-        return CallLoop(self.body(body), tuple(self.several(args)), **options)
-
-    def body(self, at: ast.expr) -> Function:
-        found = self.function(at)
-        if not isinstance(found, Primitive) or not found.body:
-            what = f"'{ast.unparse(at)}' is no body"
-            self.refuse(at, what, 'R.func_attr({"Body": True}) in it')
-        return found.function
-
-    def several(self, at: ast.expr) -> list[Value]:
-        items = at.elts if isinstance(at, ast.List) else [at]
-        return [value for item in items for value in self.values_of(item)]
-
-    def values_of(self, at: ast.expr) -> tuple[Value, ...]:
-        made = self.expression(at)
-        return made if isinstance(made, tuple) else (made,)
-
-    def attribute(self, at: ast.expr) -> Any:
-        """An operator's attribute: a value, R.dim("n * 2"), or a tuple of both."""
-        match at:
-            case ast.Call(func, [text], []) if self.word(func) == "dim":
-                return self.checked(at, parsed, self.values.value(text))
-            case ast.Tuple(parts):
-                return tuple(map(self.attribute, parts))
-        return self.values.value(at)
-
-    def dims(self, at: ast.expr) -> list[Any]:
-        """The dimensions of R.shape([n, 16]), or of a plain list."""
-        match at:
-            case ast.Call(func, [listed], []) if self.word(func) == "shape":
-                at = listed
-        given = self.values.value(at)
-        if not isinstance(given, (list, tuple)):
-            self.refuse(at, "tir_vars is a list of integers and dimensions", "R.shape([n, 16])")
-        return list(given)
-
-    def registered(self, at: ast.expr) -> str:
-        name = self.values.value(at)
-        if not isinstance(name, str):
-            self.refuse(at, "a registered function is called by its name", '"env.linear"')
-        return name
-
-    def prim_func(self, at: ast.expr) -> str:
-        found = self.function(at)
-        if isinstance(found, Primitive):
-            self.refuse(at, f"'{ast.unparse(at)}' is no T.prim_func", f"{ast.unparse(at)}(x)")
-        return found
-
-    def out(
-        self, at: ast.Call, rest: Sequence[ast.expr], keywords: dict[str, ast.expr]
-    ) -> list[TensorType]:
-        """The types of a call's outputs: the third argument, or TVM's keyword."""
-        given = [*rest, *(keywords.pop(k) for k in ("out", "out_sinfo") if k in keywords)]
-        if len(given) != 1 or keywords:
-            self.refuse(at, "the types of the outputs are the third argument, and the last",
-                        'R.Tensor((1, 16), "float32"), or a list of such')  # fmt: skip
-        many = isinstance(given[0], (ast.List, ast.Tuple))
-        return [self.type(t) for t in (given[0].elts if many else given)]  # type: ignore[attr-defined]
-
-    def function(self, at: ast.expr) -> str | Primitive:
-        """The function `cls.f`, `Module.f` or `f`; a PrimFunc is its key in the module."""
-        match at:
-            case ast.Attribute(ast.Name(), name) | ast.Name(name):
-                return self.around.functions.get(name, name)
-        self.refuse(at, f"'{ast.unparse(at)}' is no function of the module", "cls.f")
-
-    def constant(self, at: ast.Call) -> Constant:
-        """R.const(1.0, "float32"), R.const(array), R.const(R.Tensor((64,), "float32"), name="w")"""
-        keywords = {k.arg: self.values.value(k.value) for k in at.keywords}
-        name = str(keywords.pop("name", ""))
-        match at.args:
-            case [ast.Call() as kind] if self.word(kind.func) == "Tensor" and not keywords:
-                return self.supplied(at, name, self.type(kind))
-            case [ast.Name(known)] if isinstance(self.names.get(known), np.ndarray):
-                return Constant(self.names[known], name or known)
-            case [value, *rest] if len(rest) + len(keywords) <= 1 and keywords.keys() <= {"dtype"}:
-                dtype = self.values.value(rest[0]) if rest else keywords.get("dtype")
-                numbers = self.values.value(value)
-                made: Constant = self.checked(at, constant, numbers, dtype, name)
-                return made
-        self.refuse(at, "R.const takes numbers and a dtype, or a type and a name",
-                    'R.const(1.0, "float32")')  # fmt: skip
-
-    def supplied(self, at: ast.Call, name: str, wanted: TensorType) -> Constant:
-        """A constant that the script only names."""
-        if name not in self.around.constants:
-            near = get_close_matches(name, self.around.constants, 3)
-            mend = ", ".join(near) or f'from_script(text, constants={{"{name}": array}})'
-            self.refuse(at, f"nothing says what the constant '{name}' is", mend)
-        made = Constant(np.asarray(self.around.constants[name]), name)
-        if not same_type(made.type, wanted):
-            self.refuse(at, f"constant '{name}' is {wanted}, and the array given is {made.type}")
-        return made

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
 from ..errors import GraphError
-from ..graph import TensorType, Value
+from ..graph import TensorType, Value, relax
 from ..graph.dims import same_type, tensor_type
 from ..graph.printer import type_text
 from ..ops import OPERATORS
@@ -18,10 +17,17 @@ from .source import Source
 from .values import Values
 
 WORDS = (
-    "Tensor", "Tuple", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "dim",
-    "func_attr", "loop", "output", "shape", "tuple",
+    "Callable", "Object", "Prim", "Shape", "Tensor", "Tuple", "branch", "call_dps_packed",
+    "call_tir", "const", "dataflow", "dim", "dtype", "func_attr", "loop", "match_cast", "output",
+    "prim_value", "shape", "shape_of", "str", "tuple",
 )  # fmt: skip
-TVM_NAMES = {"permute_dims": "transpose", "concat": "concatenate", "match_cast": "Tensor"}
+# Types of values that are no tensors: why no parameter has them, and what to write.
+NO_TENSORS = {
+    "Callable": ("functions are called by their names", "cls.f(x)"),
+    "Object": ("a model takes tensors", 'R.Tensor((1, 16), "float32")'),
+    "Prim": ("a model takes tensors", 'R.Tensor((), "int64"), or dims= of mlc.compile'),
+    "Shape": ("dimensions come from the shapes of tensors", 'R.Tensor(("n", "m"), "float32")'),
+}
 MOST_DIMS = 64
 FORM = ("shape", "dtype", "vdevice", "ndim")
 TYPE = 'x: R.Tensor((1, 16), "float32")'
@@ -45,21 +51,36 @@ class Words:
         self.values = Values(source, names)
 
     def word(self, at: ast.expr) -> str | None:
-        """The word of R at this place, or None."""
+        """The word of R at this place, `add` or `nn.conv2d`, or None."""
         match at:
             case ast.Attribute(ast.Name(module), word) if is_graph_words(self.names.get(module)):
-                if word not in OPERATORS and word not in WORDS:
-                    self.no_word(at, module, word, word)
-                return word
-            case ast.Attribute(ast.Attribute(ast.Name(module), group), word) if is_graph_words(
+                pass
+            case ast.Attribute(ast.Attribute(ast.Name(module), group), rest) if is_graph_words(
                 self.names.get(module)
             ):
-                self.no_word(at, module, f"{group}.{word}", word)
+                word = f"{group}.{rest}"
+            case _:
+                return None
+        if word not in OPERATORS and word not in WORDS and word not in relax.WORDS:
+            what, _, mend = relax.absent(word).partition("\n  try: ")
+            self.refuse(at, what.replace("R.", f"{module}."), mend)
+        return word
+
+    def parts_of(self, at: ast.expr) -> Sequence[ast.expr] | None:
+        """The types in R.Tuple(…), or None for another type."""
+        match at:
+            case ast.Call(func, [ast.List(parts) | ast.Tuple(parts)] | parts, []) if (
+                self.word(func) == "Tuple"
+            ):
+                return parts
         return None
 
-    def no_word(self, at: ast.expr, module: str, name: str, word: str) -> NoReturn:
-        near = get_close_matches(TVM_NAMES.get(word, word), [*WORDS, *OPERATORS], 3)
-        self.refuse(at, f"there is no {module}.{name}", ", ".join(f"{module}.{n}" for n in near))
+    def refuse_kind(self, at: ast.expr, name: str) -> None:
+        """Refuses a parameter whose type is no tensor's."""
+        word = self.word(at.func if isinstance(at, ast.Call) else at)
+        if word in NO_TENSORS:
+            why, mend = NO_TENSORS[word]
+            self.refuse(at, f"parameter '{name}' is R.{word}: {why}", mend)
 
     def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
         raise self.source.error(at, what, mend)
@@ -114,15 +135,25 @@ class Words:
             self.refuse(at, f"a shape of {len(form.shape)} dimensions, and ndim={form.ndim}")
         return form
 
+    def leaves(self, at: ast.expr) -> Iterator[ast.expr]:
+        """The types of tensors in a type, those in tuples one after the other."""
+        parts = self.parts_of(at)
+        if parts is None:
+            yield at
+        else:
+            for part in parts:
+                yield from self.leaves(part)
+
     def held(self, what: str, made: Sequence[Value], annotation: ast.expr) -> None:
         """Refuses values that do not have the types of an annotation."""
-        parts: Sequence[ast.expr] = (annotation,)
-        match annotation:
-            case ast.Call(func, listed, []) if self.word(func) == "Tuple":
-                parts = listed
+        if self.word(annotation) == "Tuple":  # of any types
+            return
+        parts = list(self.leaves(annotation))
         if len(parts) != len(made):
             self.refuse(annotation, f"{what} {len(made)} values, not {len(parts)}")
         for value, at in zip(made, parts, strict=True):
+            if self.word(at.func if isinstance(at, ast.Call) else at) == "Object":
+                continue
             form = self.form(at)
             if form is None:
                 self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..errors import ScriptError
 from ..graph import Function
 from ..graph.specialize import resolve_calls
@@ -9,7 +12,25 @@ from ..graph.verify import verify
 from ..ir import IRModule, PrimFunc
 from .graph_function import Primitive
 
-__all__ = ["IRModule", "ir_module"]
+__all__ = ["IRModule", "dummy_global_info", "ir_module", "module_attrs", "module_global_infos",
+           "vdevice"]  # fmt: skip
+WITHOUT_EFFECT = ("module_attrs", "module_global_infos")
+
+
+def module_attrs(attrs: Mapping[str, Any]) -> None:
+    """Attributes of a module, for TVM's own passes. They change no number here."""
+
+
+def module_global_infos(infos: Mapping[str, Any]) -> None:
+    """TVM's devices of a module. There is one device here."""
+
+
+def vdevice(*_: Any) -> None:
+    """A device of TVM's module_global_infos."""
+
+
+def dummy_global_info() -> None:
+    """An entry of TVM's module_global_infos."""
 
 
 def ir_module(cls: type) -> IRModule:

@@ -75,9 +75,9 @@ class _Scope:
         module must hold every function that is called."""
         made: dict[str, Parsed] = {}  # by their names in the script
         keys: dict[str, str] = {}
-        known: dict[str, str | Primitive] = {}
+        known: dict[str, str | Primitive | Function] = {}
         around = Around(self.names, known, self.constants)
-        for definition, kind in sorted(self._definitions, key=lambda d: d[1] != "prim_func"):
+        for definition, kind in self._in_order():
             name = keys[definition.name] = definition.name
             if name in made:
                 raise self.source.error(definition, f"two functions are called '{name}'")
@@ -85,9 +85,7 @@ class _Scope:
                 keys[name], made[name] = parse_function(definition, self.source, self.names)
                 known[name] = keys[name]
             else:
-                made[name] = read = parse_graph_function(definition, self.source, around)
-                if isinstance(read, Primitive):
-                    known[name] = read
+                known[name] = made[name] = parse_graph_function(definition, self.source, around)
         found: dict[str, PrimFunc | Function] = {}
         for definition, _ in self._definitions:
             function = made[definition.name]
@@ -100,6 +98,32 @@ class _Scope:
             key = keys[definition.name]
             self._check(definition, module.functions.get(key, made[definition.name]), module)
         return dict(module.functions)
+
+    def _in_order(self) -> list[tuple[ast.FunctionDef, str]]:
+        """PrimFuncs first, then graph functions, each after those that it calls."""
+        graphs = {d.name: d for d, kind in self._definitions if kind != "prim_func"}
+        ordered: list[tuple[ast.FunctionDef, str]] = []
+        entered: set[str] = set()
+
+        def visit(definition: ast.FunctionDef) -> None:
+            entered.add(definition.name)
+            for node in ast.walk(definition):
+                match node:
+                    case ast.Call(ast.Attribute(ast.Name(), name) | ast.Name(name)) if (
+                        name in graphs and name not in entered
+                    ):
+                        visit(graphs[name])
+            ordered.append((definition, "function"))
+
+        for definition, kind in self._definitions:
+            if kind == "prim_func":
+                ordered.append((definition, kind))
+        for definition, kind in self._definitions:
+            if kind != "prim_func" and (
+                definition.name not in entered or definition is not graphs[definition.name]
+            ):
+                visit(definition)
+        return ordered
 
     def _check(self, definition: ast.FunctionDef, function: Parsed, module: IRModule) -> None:
         try:
@@ -128,6 +152,10 @@ def _constant(statement: ast.stmt, source: Source, names: dict[str, Any]) -> Non
     words: dict[str, ModuleType] = {"tir": tir, "ir": ir, "graph": graph}
     match statement:
         case ast.Pass() | ast.Expr(ast.Constant()):
+            return
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(module), word))) if (
+            names.get(module) is ir and word in ir.WITHOUT_EFFECT
+        ):
             return
         case ast.ImportFrom("__future__"):
             return
