@@ -32,12 +32,13 @@ from .nodes import (
     Var,
     uses,
 )
+from .shapeless import Shapeless
 
 Observer = Callable[[Binding, tuple[Array, ...]], None]
 
 
 def evaluate(
-    function: Function,
+    function: Function | Shapeless,
     inputs: Mapping[str, Array] | Sequence[Array],
     observe: Observer | None = None,
     module: IRModule | None = None,
@@ -51,6 +52,11 @@ def evaluate(
     are interpreted, and need their module. Registered functions are called. Raises ValueError for
     an input that is missing, unknown, or of another shape or dtype, and ExternalError.
     """
+    if isinstance(function, Shapeless):
+        given = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        types = {name: type_of(np.asarray(array)) for name, array in given.items()}
+        by_name = isinstance(inputs, Mapping)
+        function = function.of(types) if by_name else function.of_inputs([*types.values()])  # type: ignore[arg-type]
     arrays = _given(function, inputs)
     values: dict[Var, Array] = dict(zip(function.params, arrays, strict=True))
     dims = _dims(function, arrays, around or {})

@@ -6,6 +6,7 @@
         out += b
 
 A function gets numpy arrays, first its inputs and then its outputs. It writes the outputs in place.
+A function that takes the inputs alone returns its outputs, which are copied.
 The arrays are C-contiguous and writable and support DLPack, so `torch.from_dlpack(out)` is the same
 memory. Functions run on the host. If the board is a process of this machine (local://, qemu://),
 they get the board's own memory. For any other board, inputs are fetched and outputs sent.
@@ -13,6 +14,7 @@ they get the board's own memory. For any other board, inputs are fetched and out
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -147,13 +149,17 @@ def call_external(
     """
     function = _registered(name, where)
     shapes = [(out.shape, out.dtype) for out in outputs]
+    returns = _returns(function, len(inputs), len(outputs))
     try:
-        result = function(*inputs, *outputs)
+        result = function(*inputs) if returns else function(*inputs, *outputs)
     except Exception as error:
         last = "outputs are the last arguments, and are written in place: out[:] = …"
         raise ExternalError(
             f"'{name}' raised {type(error).__name__}: {error}", where=where, mend=last
         ) from error
+    if returns:
+        _copy(name, result, outputs, where)
+        return
     for out, (shape, dtype) in zip(outputs, shapes, strict=True):
         if (out.shape, out.dtype) != (shape, dtype):
             raise ExternalError(
@@ -168,6 +174,42 @@ def call_external(
             where=where,
             mend="out[:] = …, instead of return",
         )
+
+
+def _returns(function: External, inputs: int, outputs: int) -> bool:
+    """Whether a function takes its inputs alone, and so returns its outputs."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C
+        return False
+
+    def takes(count: int) -> bool:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            return False
+        return True
+
+    return outputs > 0 and not takes(inputs + outputs) and takes(inputs)
+
+
+def _copy(name: str, result: Any, outputs: Sequence[Array], where: str) -> None:
+    """Copies what a function returned. Raises ExternalError for other shapes and dtypes."""
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    given = [np.asarray(array) for array in several]
+    types = [(array.dtype, array.shape) for array in given]
+    if types != [(out.dtype, out.shape) for out in outputs]:
+        found, wanted = (
+            ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
+            for arrays in (given, outputs)
+        )
+        raise ExternalError(
+            f"'{name}' returned {found}, where the graph says {wanted}",
+            where=where,
+            mend="arrays of the types that the call says",
+        )
+    for out, array in zip(outputs, given, strict=True):
+        out[...] = array
 
 
 def passable(array: Array) -> Array:

@@ -32,6 +32,7 @@ from .nodes import (
     bodies,
     is_pure,
 )
+from .shapeless import Shapeless
 
 SHOWN_ELEMENTS = 4  # constants up to this size print their values
 
@@ -63,11 +64,11 @@ def script(node: Any) -> str:
     raise TypeError(f"cannot print {type(node).__name__}")
 
 
-def named_constants(node: Function | IRModule) -> dict[str, Array]:
+def named_constants(node: Function | Shapeless | IRModule) -> dict[str, Array]:
     """The constants of a function or module that are printed by name."""
     found: dict[str, Constant] = {}
     taken = Names(RESERVED)
-    functions = {node.name: node} if isinstance(node, Function) else node.functions
+    functions = node.functions if isinstance(node, IRModule) else {node.name: node}
     names = {key: taken.fresh(identifier(key)) for key in functions}
     for key, function in functions.items():
         if isinstance(function, Function):

@@ -38,10 +38,10 @@ def verify(
     most: Mapping[str, int] | None = None,
 ) -> None:
     """Raises ValueError, quoting the line, unless all of this holds. Every variable is defined
-    once, before its use, with a unique name. Outputs have unique names. The outputs of every call have the inferred types.
-    Every symbolic dimension comes from a parameter, from an extent of the function, or from the
-    function around it, which has the dimensions `around` and the extents `most`. Calls of PrimFuncs
-    fit the module's PrimFuncs, if a module is given."""
+    once, before its use, with a unique name. Outputs have unique names. The outputs of every call
+    have the inferred types. Every symbolic dimension comes from a parameter, from an extent of the
+    function, or from the function around it, which has the dimensions `around` and the extents
+    `most`. Calls of PrimFuncs fit the module's PrimFuncs, if a module is given."""
     defined: set[Var] = set()
     names: set[str] = set()
 

@@ -29,6 +29,8 @@ __all__ = [
     "Tuple",
     "branch",
     "call_dps_packed",
+    "call_packed",
+    "call_pure_packed",
     "call_tir",
     "const",
     "dataflow",
@@ -145,10 +147,24 @@ def dim(text: builtins.str) -> Dim:
 
 
 def call_dps_packed(
-    func: builtins.str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
+    func: builtins.str,
+    args: Sequence[Any],
+    out: TensorType | Sequence[TensorType],
+    pure: bool = True,
 ) -> CallPacked:
     """Like call_tir, for a registered Python function. pure: it has no side effects."""
     return CallPacked(func, builtins.tuple(args), _types(out), pure)
+
+
+def call_pure_packed(func: builtins.str, *args: Any, sinfo_args: Any) -> CallPacked:
+    """`R.call_pure_packed("f", x, sinfo_args=R.Tensor((4,), "float32"))` calls a registered
+    function. The types of its results must be known."""
+    return CallPacked(func, args, _types(sinfo_args), True)
+
+
+def call_packed(func: builtins.str, *args: Any, sinfo_args: Any) -> CallPacked:
+    """Like call_pure_packed, of a function that has side effects."""
+    return CallPacked(func, args, _types(sinfo_args), False)
 
 
 def _types(out: TensorType | Sequence[TensorType]) -> builtins.tuple[TensorType, ...]:

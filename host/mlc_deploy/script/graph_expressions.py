@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -30,11 +30,13 @@ from ..graph import const as constant
 from ..graph.dims import bound, bound_dims, fit, parsed, same_type
 from ..graph.relax import WORDS, Word, is_own
 from ..graph.relax.parts import refused
+from ..graph.shapeless import Shapeless
 from ..ir import Const, Dim, Expr
 from ..ir import Var as Symbol
 from ..ops import OPERATORS
 from .graph_words import Form, Words
 from .source import Source
+from .values import is_vocabulary
 
 STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
@@ -70,8 +72,16 @@ class Around:
     script (for a PrimFunc, its key), and of constants by name."""
 
     names: Mapping[str, Any]
-    functions: Mapping[str, str | Primitive | Function]
+    functions: Mapping[str, str | Primitive | Function | Shapeless]
     constants: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A parameter of R.Object, which a function may pass on. A model has no such inputs and
+    outputs."""
+
+    name: str
 
 
 class Expressions(Words):
@@ -83,6 +93,8 @@ class Expressions(Words):
         self.builder = BlockBuilder()
         self.scope: dict[str, Any] = {}
         self.inner: set[str] = set()  # names local to closed dataflow blocks
+        self.local: dict[str, Primitive | Function | Shapeless] = {}  # functions within this one
+        self.given: dict[str, Constant] = {}  # constants that the script only names
         self.same: dict[Symbol, Dim] = {}  # dimensions that R.match_cast found equal to others
 
     # --------------------------------------------------------------------------------- dimensions
@@ -133,6 +145,8 @@ class Expressions(Words):
                 return value
             case ast.Tuple(parts) | ast.List(parts):
                 return tuple(map(self.expression, parts))
+            case ast.Call(ast.Attribute(ast.Name(module))) if is_vocabulary(self.names.get(module)):
+                return self.plain(self.values.value(at))
             case ast.Call(ast.Attribute(ast.Name(of), "astype"), [dtype], []) if of in self.scope:
                 made = Word("astype", (self.scope[of], self.expression(dtype)))
                 return self.checked(at, self.builder.emit, made, name=name, source=source)
@@ -217,6 +231,12 @@ class Expressions(Words):
                 return self.match_cast(at, given, wanted)
             case "call_tir" | "call_dps_packed" as word, [func, args, *rest]:
                 return self.call_function(at, word, func, args, rest, keywords, name, source)
+            case "call_packed" | "call_pure_packed" as word, [func, *args]:
+                types = self.results(at, word, keywords)
+                given = [v for a in args for v in self.values_of(a)]
+                emit, pure = self.builder.call_dps_packed, word == "call_pure_packed"
+                named = {"pure": pure, "name": name, "source": source}
+                return self.checked(at, emit, self.registered(func), given, types, **named)
             case "call_tir" | "call_dps_packed" as word, _:
                 what = f"R.{word} takes a function, arguments, and types of outputs"
                 self.refuse(at, what, f'R.{word}(f, (x,), R.Tensor((1, 16), "float32"))')
@@ -301,6 +321,8 @@ class Expressions(Words):
             what = f"'{ast.unparse(at.func)}' is no function of operators"
             self.refuse(at, what, 'R.call_tir; or R.func_attr({"Primitive": True}) in it')
         inputs = [v for a in args for v in self.values_of(a)]
+        if isinstance(called, Shapeless):
+            called = self.checked(at, called.of_inputs, [v.type for v in inputs])
         if isinstance(called, Primitive):
             made = CallFused(called.function, tuple(inputs))
             return self.checked(at, self.builder.emit, made, name=name, source=source)
@@ -392,9 +414,27 @@ class Expressions(Words):
         many = isinstance(given[0], (ast.List, ast.Tuple))
         return [self.type(t) for t in (given[0].elts if many else given)]  # type: ignore[attr-defined]
 
-    def function(self, at: ast.expr) -> str | Primitive | Function:
+    def results(
+        self, at: ast.Call, word: str, keywords: Mapping[str, ast.expr]
+    ) -> list[TensorType]:
+        """The types of a packed function's results, of the keyword sinfo_args."""
+        found: list[TensorType] = []
+        if keywords.keys() == {"sinfo_args"}:
+            given = keywords["sinfo_args"]
+            parts = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
+            leaves = [leaf for part in parts for leaf in self.leaves(part)]
+            tensors = all(self.kind(leaf) == "Tensor" for leaf in leaves)
+            found = [self.type(leaf) for leaf in leaves] if tensors else []
+        if not found:
+            what = f"R.{word}: a registered function gives tensors whose types are known"
+            self.refuse(at, what, 'sinfo_args=R.Tensor((4,), "float32")')
+        return found
+
+    def function(self, at: ast.expr) -> str | Primitive | Function | Shapeless:
         """The function `cls.f`, `Module.f` or `f`; a PrimFunc is its key in the module."""
         match at:
+            case ast.Name(name) if name in self.local:
+                return self.local[name]
             case ast.Attribute(ast.Name(), name) | ast.Name(name):
                 return self.around.functions.get(name, name)
         self.refuse(at, f"'{ast.unparse(at)}' is no function of the module", "cls.f")
@@ -424,17 +464,18 @@ class Expressions(Words):
             near = get_close_matches(name, self.around.constants, 3)
             mend = ", ".join(near) or f'from_script(text, constants={{"{name}": array}})'
             self.refuse(at, f"nothing says what the constant '{name}' is", mend)
-        made = Constant(np.asarray(self.around.constants[name]), name)
+        made = self.given.setdefault(name, Constant(np.asarray(self.around.constants[name]), name))
         if not same_type(made.type, wanted):
             self.refuse(at, f"constant '{name}' is {wanted}, and the array given is {made.type}")
         return made
 
 
 def flattened(made: Any) -> Iterator[Any]:
+    """The values in a tuple of tuples. Opaque ones are left out."""
     if isinstance(made, (tuple, list)):
         for part in made:
             yield from flattened(part)
-    else:
+    elif not isinstance(made, Opaque):
         yield made
 
 
@@ -460,7 +501,7 @@ def inlined(
             what += f", not {inputs[misfit].type}"
         raise refused(what)
     values: dict[Any, Value] = dict(zip(function.params, inputs, strict=True))
-    last = {v for v in function.outputs}
+    last = set(function.outputs)
     for binding in function.bindings:
         args = tuple(values.get(a, a) for a in binding.call.args)
         called = name if len(function.outputs) == 1 and last & {*binding.outputs} else ""
@@ -473,7 +514,6 @@ def inlined(
 
 def _with(call: Any, args: tuple[Value, ...], dims: Mapping[Symbol, Dim]) -> Any:
     """A call with other arguments, and with its dimensions replaced."""
-    from dataclasses import replace
 
     def known(value: Any) -> Any:
         match value:

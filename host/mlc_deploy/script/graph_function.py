@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from ..graph import Function, Value, Var
-from ..graph.dims import symbol
+from ..graph import Function, TensorType, Value, Var
+from ..graph.dims import symbol, tensor_type
 from ..graph.printer import (
     BODY,
     EXTENTS,
@@ -24,38 +24,44 @@ from ..graph.printer import (
     PRIMITIVE,
     STATES,
 )
+from ..graph.shapeless import Shapeless
 from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir.names import distinct
 from ..ir.printer import GLOBAL_SYMBOL
 from .function import names_around
-from .graph_expressions import STATEMENTS, Around, Expressions, Primitive, flattened
-from .graph_words import TYPE
+from .graph_expressions import STATEMENTS, Around, Expressions, Opaque, Primitive, flattened
+from .graph_text import as_text
+from .graph_words import TYPE, Words, is_graph_words
 from .source import Source, definition_of, parameters_of
 from .values import is_vocabulary
 
 # TVM's attributes for its own passes and its machine: they change no number.
 IGNORED = frozenset(
-    "num_input num_inputs num_outputs relax.force_pure force_pure Composite Codegen WorkspaceSize"
-    " workspace op_pattern layout_free tir.noalias tir_var_upper_bound relax.memory_plan_dynamic_func_output"
-    " shape_func entry relax.rewrite_cuda_graph.capture_symbolic_vars".split()
+    "Codegen Composite WorkspaceSize entry force_pure layout_free num_input num_inputs num_outputs"
+    " op_pattern relax.force_pure relax.memory_plan_dynamic_func_output shape_func tir.noalias"
+    " relax.rewrite_cuda_graph.capture_symbolic_vars tir_var_upper_bound workspace".split()
 )
 ATTRIBUTES = (BODY, EXTENTS, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
 
-def decorated(function: Callable[..., Any], depth: int = 2) -> Function | Primitive:
+Parsed = Primitive | Function | Shapeless
+
+
+def decorated(function: Callable[..., Any], depth: int = 2) -> Function | Primitive | Shapeless:
     """The graph function of a function that is decorated `depth` frames above this one."""
     source, definition = definition_of(function, "@R.function")
     names = names_around(function, depth + 1)
-    functions = {key: f for key, f in names.items() if isinstance(f, (Primitive, Function))}
+    functions = {key: f for key, f in names.items() if isinstance(f, Parsed)}
     return parse_graph_function(definition, source, Around(names, functions, {}))
 
 
 def parse_graph_function(
     definition: ast.FunctionDef, source: Source, around: Around
-) -> Function | Primitive:
+) -> Function | Primitive | Shapeless:
     """The function of a `def`. Raises ScriptError."""
     try:
-        return _Reader(definition, source, around).read()
+        reader = _Reader(definition, source, around)
+        return reader.shapeless() or reader.read()
     except RecursionError:
         raise source.error(definition, "this function is nested too deeply") from None
 
@@ -78,13 +84,57 @@ def _layers(source: Source) -> dict[int, str]:
 class _Reader(Expressions):
     """Reads a function from its syntax tree into a builder."""
 
-    def __init__(self, definition: ast.FunctionDef, source: Source, around: Around) -> None:
+    def __init__(
+        self,
+        definition: ast.FunctionDef,
+        source: Source,
+        around: Around,
+        types: Mapping[str, TensorType] | None = None,
+    ) -> None:
         super().__init__(source, around)
         self.definition = definition
+        self.types = types or {}  # of parameters without a shape
         self.attrs: dict[str, Any] = {}
         self.layers = _layers(source)
 
     # ---------------------------------------------------------------------------------- functions
+
+    def shapeless(self) -> Shapeless | None:
+        """The function as a text, if a parameter has no shape. Its words are checked now."""
+        mend = f"plain parameters, such as {TYPE}"
+        args = parameters_of(self.definition, self.source, mend)
+        unknown: dict[str, tuple[str | None, int | None]] = {}
+        names: list[str] = []
+        for arg in args:
+            for name, at in self.tensors_of(arg.annotation, arg.arg):
+                names.append(name)
+                form = self.form(at)
+                if form is not None and form.shape is None and form.ndim is None:
+                    unknown[name] = (form.dtype, form.ndim)
+        if not unknown:
+            return None
+        parts = [n for n in ast.walk(self.definition) if isinstance(n, ast.Attribute)]
+        groups = {id(n.value) for n in parts}  # R.nn of R.nn.conv2d
+        for node in parts:
+            if id(node) not in groups:
+                self.word(node)
+
+        def read(types: Mapping[str, TensorType]) -> Function:
+            reader = _Reader(self.definition, self.source, self.around, types)
+            made = reader.read()
+            return made.function if isinstance(made, Primitive) else made
+
+        text = as_text(self.definition, self.names)
+        return Shapeless(self.definition.name, tuple(names), unknown, text, read)
+
+    def tensors_of(self, at: ast.expr | None, name: str) -> Iterator[tuple[str, ast.expr]]:
+        """The tensors that a parameter is made of, each with its name and its type."""
+        parts = None if at is None else self.parts_of(at)
+        if parts is not None:
+            for number, part in enumerate(parts):
+                yield from self.tensors_of(part, f"{name}_{number}")
+        elif at is not None and self.kind(at) != "Object":
+            yield name, at
 
     def read(self) -> Function | Primitive:
         mend = f"plain parameters, such as {TYPE}"
@@ -165,7 +215,14 @@ class _Reader(Expressions):
                 self.of_type(part, f"{name}_{n}", f"{written}_{n}") for n, part in enumerate(parts)
             )
         self.refuse_kind(at, written)
+        match at:
+            case ast.Attribute() | ast.Call(keywords=[]) if self.kind(at) == "Object":
+                return Opaque(written)
+            case ast.Call(_, [dtype], []) if self.kind(at) == "Prim":
+                return Var(name, self.checked(at, tensor_type, (), self.values.value(dtype)))
         form = self.form(at)
+        if form is not None and form.shape is None and written in self.types:
+            return Var(name, self.types[written])
         if form is not None and form.shape is None and form.ndim is not None:
             form = replace(form, shape=tuple(f"{written}_{n}" for n in range(form.ndim)))
         return Var(name, self.type(at, form))
@@ -227,6 +284,9 @@ class _Reader(Expressions):
                 self.dimensions(target, value)
             case ast.Assign([ast.Name(name)], value):
                 self.bind(statement, name, value, None)
+            case ast.FunctionDef(name) if is_decorated(statement, self):
+                around = replace(self.around, functions={**self.around.functions, **self.local})
+                self.local[name] = parse_graph_function(statement, self.source, around)
             case ast.If(test, then, otherwise) if otherwise:
                 self.choice(statement, test, then, otherwise)
             case ast.Pass():
@@ -314,3 +374,15 @@ class _Reader(Expressions):
 
     def layer(self, at: ast.stmt) -> str:
         return self.layers.get(at.end_lineno or 0, "")
+
+
+def is_decorated(statement: ast.FunctionDef, words: Words) -> bool:
+    """Whether a function within a function is a graph function."""
+    found = (d.func if isinstance(d, ast.Call) else d for d in statement.decorator_list)
+    return any(
+        isinstance(d, ast.Attribute)
+        and d.attr == "function"
+        and isinstance(d.value, ast.Name)
+        and is_graph_words(words.names.get(d.value.id))
+        for d in found
+    )

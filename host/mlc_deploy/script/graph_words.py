@@ -18,16 +18,16 @@ from .values import Values
 
 WORDS = (
     "Callable", "Object", "Prim", "Shape", "Tensor", "Tuple", "branch", "call_dps_packed",
-    "call_tir", "const", "dataflow", "dim", "dtype", "func_attr", "loop", "match_cast", "output",
-    "prim_value", "shape", "shape_of", "str", "tuple",
+    "call_packed", "call_pure_packed", "call_tir", "const", "dataflow", "dim", "dtype",
+    "func_attr", "function", "loop", "match_cast", "output", "prim_value", "shape", "shape_of",
+    "str", "tuple",
 )  # fmt: skip
 # Types of values that are no tensors: why no parameter has them, and what to write.
 NO_TENSORS = {
     "Callable": ("functions are called by their names", "cls.f(x)"),
-    "Object": ("a model takes tensors", 'R.Tensor((1, 16), "float32")'),
-    "Prim": ("a model takes tensors", 'R.Tensor((), "int64"), or dims= of mlc.compile'),
     "Shape": ("dimensions come from the shapes of tensors", 'R.Tensor(("n", "m"), "float32")'),
 }
+UNCHECKED = ("Object", "Shape", "Callable")  # types of values that a model does not give
 MOST_DIMS = 64
 FORM = ("shape", "dtype", "vdevice", "ndim")
 TYPE = 'x: R.Tensor((1, 16), "float32")'
@@ -75,9 +75,13 @@ class Words:
                 return parts
         return None
 
+    def kind(self, at: ast.expr) -> str | None:
+        """The word of a type: `Tensor` of R.Tensor and of R.Tensor((4,))."""
+        return self.word(at.func if isinstance(at, ast.Call) else at)
+
     def refuse_kind(self, at: ast.expr, name: str) -> None:
         """Refuses a parameter whose type is no tensor's."""
-        word = self.word(at.func if isinstance(at, ast.Call) else at)
+        word = self.kind(at)
         if word in NO_TENSORS:
             why, mend = NO_TENSORS[word]
             self.refuse(at, f"parameter '{name}' is R.{word}: {why}", mend)
@@ -148,11 +152,11 @@ class Words:
         """Refuses values that do not have the types of an annotation."""
         if self.word(annotation) == "Tuple":  # of any types
             return
-        parts = list(self.leaves(annotation))
+        parts = [at for at in self.leaves(annotation) if self.kind(at) not in UNCHECKED]
         if len(parts) != len(made):
             self.refuse(annotation, f"{what} {len(made)} values, not {len(parts)}")
         for value, at in zip(made, parts, strict=True):
-            if self.word(at.func if isinstance(at, ast.Call) else at) == "Object":
+            if self.kind(at) == "Prim":
                 continue
             form = self.form(at)
             if form is None:

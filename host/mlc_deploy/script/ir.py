@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import ScriptError
 from ..graph import Function
+from ..graph.shapeless import Shapeless
 from ..graph.specialize import resolve_calls
 from ..graph.verify import verify
 from ..ir import IRModule, PrimFunc
@@ -40,9 +41,11 @@ def ir_module(cls: type) -> IRModule:
     and takes the name for a class.) Raises ScriptError for a class without functions, for functions
     without a decorator, and for functions that do not fit each other.
     """
-    made = (PrimFunc, Function, Primitive)
+    made = (PrimFunc, Function, Primitive, Shapeless)
     plain = [key for key, f in vars(cls).items() if callable(f) and not isinstance(f, made)]
-    functions = {k: f for k, f in vars(cls).items() if isinstance(f, (PrimFunc, Function))}
+    functions = {
+        k: f for k, f in vars(cls).items() if isinstance(f, (PrimFunc, Function, Shapeless))
+    }
     if plain or not functions:
         what = f"function '{plain[0]}' is not decorated" if plain else "it has no functions"
         raise ScriptError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ScriptError
 from ..graph import Function
+from ..graph.shapeless import Shapeless
 from ..graph.specialize import resolve_calls
 from ..ir import IRModule, PrimFunc
 from . import graph, ir, tir
@@ -18,12 +19,12 @@ from .ir import check
 from .source import Source
 from .values import Values
 
-Parsed = PrimFunc | Function | Primitive
+Parsed = PrimFunc | Function | Primitive | Shapeless
 
 
 def from_script(
     text: str, file: str = "<script>", constants: Mapping[str, Any] | None = None
-) -> PrimFunc | Function | IRModule:
+) -> PrimFunc | Function | Shapeless | IRModule:
     """The function or the module that a text defines.
 
     Several functions without a class are a module, too. Imports of `T`, `R` and `I` and assignments
@@ -70,12 +71,12 @@ class _Scope:
         else:
             _constant(statement, self.source, self.names)
 
-    def functions(self, *, whole: bool = False) -> dict[str, PrimFunc | Function]:
+    def functions(self, *, whole: bool = False) -> dict[str, PrimFunc | Function | Shapeless]:
         """The functions by their keys in a module. PrimFuncs are read before their callers. A whole
         module must hold every function that is called."""
         made: dict[str, Parsed] = {}  # by their names in the script
         keys: dict[str, str] = {}
-        known: dict[str, str | Primitive | Function] = {}
+        known: dict[str, str | Primitive | Function | Shapeless] = {}
         around = Around(self.names, known, self.constants)
         for definition, kind in self._in_order():
             name = keys[definition.name] = definition.name
@@ -86,7 +87,7 @@ class _Scope:
                 known[name] = keys[name]
             else:
                 known[name] = made[name] = parse_graph_function(definition, self.source, around)
-        found: dict[str, PrimFunc | Function] = {}
+        found: dict[str, PrimFunc | Function | Shapeless] = {}
         for definition, _ in self._definitions:
             function = made[definition.name]
             if not isinstance(function, Primitive):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...ops import OPERATORS, frozen_attrs
 from ..nodes import AnyCall, Call, Value
-from . import elementwise, layers, reductions, shapes
+from . import elementwise, images, layers, reductions, shapes
 from .parts import Emits, refused
 
 WORDS: Mapping[str, Callable[..., Any]] = {
@@ -25,6 +25,7 @@ WORDS: Mapping[str, Callable[..., Any]] = {
     **reductions.table(),
     **shapes.table(),
     **layers.table(),
+    **images.table(),
 }
 GROUPS = frozenset(word.partition(".")[0] for word in WORDS if "." in word)
 
@@ -38,20 +39,18 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "builtin": (_NO_VM, "leave it out"),
     "call_builtin_with_ctx": (_NO_VM, "R.call_dps_packed"),
     "call_inplace_packed": ("values of the graph are never overwritten", "R.call_dps_packed"),
-    "call_packed": ("a registered function writes outputs of known types", "R.call_dps_packed"),
-    "call_pure_packed": (
-        "a registered function writes outputs of known types",
-        'R.call_dps_packed("f", (x,), R.Tensor((4,), "float32"))',
-    ),
     "call_tir_inplace": ("values of the graph are never overwritten", "R.call_tir"),
     "call_tir_with_grad": (_NO_TRAINING, "R.call_tir"),
     "ccl": (_ONE_BOARD, "leave it out"),
     "dist": (_ONE_BOARD, "leave it out"),
+    "emit_te": ("a script is not run, so that it calls no Python", "bb.emit_te of a BlockBuilder"),
     "grad": (_NO_TRAINING, "leave it out"),
-    "image": ("images are resized before they come to a model", "an ONNX model with Resize"),
     "invoke_closure": ("a function is called by its name", "cls.f(x)"),
     "invoke_pure_closure": ("a function is called by its name", "cls.f(x)"),
-    "layout_transform": ("layouts are chosen when a model is compiled", "R.reshape, R.permute_dims"),
+    "layout_transform": (
+        "layouts are chosen when a model is compiled",
+        "R.reshape and R.permute_dims",
+    ),
     "make_closure": ("a function is called by its name", "cls.f(x)"),
     "memory": (_NO_VM, "leave it out"),
     "multinomial_from_uniform": ("there is no such operator", "an ONNX model with Multinomial"),

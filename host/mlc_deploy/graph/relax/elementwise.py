@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...ir import dtype_of
-from ..nodes import Value
+from ..nodes import Constant, Value
 from .parts import (
     Emits,
     Made,
@@ -177,8 +179,6 @@ def ones_like(e: Emits, x: Any, dtype: str | None = None) -> Made:
 
 def _triangle(word: str, keep: Any) -> Any:
     def made(e: Emits, x: Any, k: int = 0) -> Made:
-        from ..nodes import Constant
-
         x = tensor(word, x)
         if len(shape_of(x)) < 2 or not isinstance(k, int):
             raise refused(f"R.{word} takes a matrix and a number of diagonals, not {x.type}, {k}")
@@ -189,14 +189,13 @@ def _triangle(word: str, keep: Any) -> Any:
 
 
 def table() -> dict[str, Any]:
-    import numpy as np
-
     return {
         **{op: unary(op, op) for op in ONE},
         **{op: binary(op, op) for op in TWO},
         **{f"nn.{op}": unary(f"nn.{op}", op) for op in ("relu", "silu", "gelu")},
         **{w: same(w) for w in ("stop_lift_params", "hint_on_device", "to_vdevice",
-                                "memory.ensure_zero_offset")},
+                                "memory.ensure_zero_offset", "grad.no_grad",
+                                "grad.start_checkpoint", "grad.end_checkpoint")},
         "astype": astype,
         "clip": clip,
         "ewise_fma": ewise_fma,

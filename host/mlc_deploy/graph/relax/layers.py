@@ -52,7 +52,7 @@ def _conv(rank: int) -> Any:
     ) -> Made:
         x = in_order(e, word, tensor(word, data), data_layout, plain)
         w = in_order(e, word, tensor(word, weight), kernel_layout, weights)
-        if out_dtype and dtype_of(out_dtype).kind == "float":
+        if out_dtype not in (None, "", "void") and dtype_of(out_dtype).kind == "float":
             x, w = as_dtype(e, x, out_dtype), as_dtype(e, w, out_dtype)
         moves: dict[str, Any] = {
             "strides": several(word, "strides", strides, rank),
@@ -123,8 +123,9 @@ def _conv_transpose(rank: int) -> Any:
             (n - 1) * s - pads[d] - pads[rank + d] + apart[d] * (kernel[d] - 1) + 1 + more[d]  # type: ignore[operator]
             for d, (n, s) in enumerate(zip(sizes, step, strict=True))
         ]
-        y = call("col2im", parts, shape=shape, kernel=kernel, strides=step, dilations=apart,
-                 pads=[*pads[:rank], *(p - m for p, m in zip(pads[rank:], more, strict=True))])  # fmt: skip
+        ends = [p - m for p, m in zip(pads[rank:], more, strict=True)]
+        moves = {"kernel": kernel, "strides": step, "dilations": apart}
+        y = call("col2im", parts, shape=shape, **moves, pads=[*pads[:rank], *ends])
         if any(p < m for p, m in zip(pads[rank:], more, strict=True)):
             y = _longer(e, parts, shape, kernel, step, apart, pads, more)
         return result_in(out_layout or data_layout, plain, y, e)
@@ -242,10 +243,13 @@ def batch_norm(
     """By the moving statistics, which stay as they are: a model here is not trained."""
     word = "nn.batch_norm"
     x, mean, var = (tensor(word, v) for v in (data, moving_mean, moving_var))
-    ones, zeros = (e.emit("broadcast_to", number(n, x.type.dtype), shape=shape_of(mean))
-                   if unused else None for n, unused in ((1, not scale), (0, not center)))  # fmt: skip
-    factor = ones if ones is not None else tensor(word, gamma)
-    shift = zeros if zeros is not None else tensor(word, beta)
+
+    def every(n: int) -> Value:
+        made: Value = e.emit("broadcast_to", number(n, x.type.dtype), shape=shape_of(mean))
+        return made
+
+    factor = tensor(word, gamma) if scale else every(1)
+    shift = tensor(word, beta) if center else every(0)
     at, rank = axis_of(word, x, axis), rank_of(x)
     order = [0, at, *(d for d in range(1, rank) if d != at)] if at else [1, 0, *range(2, rank)]
     moved = at not in (1,)

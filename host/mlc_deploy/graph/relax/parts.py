@@ -64,7 +64,7 @@ def number(x: Any, dtype: str | None = None) -> Constant:
     kind = dtype_of(dtype).kind
     made = np.asarray(value).astype(dtype)
     if kind in ("int", "uint") and (not float(value).is_integer() or int(made) != int(value)):
-        raise refused(f"the number {value} is not of {dtype}", f'R.const({value}, …), or R.astype')
+        raise refused(f"the number {value} is not of {dtype}", f"R.const({value}, …), or R.astype")
     return Constant(made)
 
 
@@ -98,7 +98,12 @@ def extent(e: Any) -> Dim:
         return parsed(e)
     if isinstance(e, np.integer):
         return int(e)
-    return dim(simplify_expr(e, {})) if isinstance(e, Expr) else dim(e)
+    if not isinstance(e, Expr):
+        return dim(e)
+    made = dim(simplify_expr(e, {}))
+    if isinstance(made, Expr):
+        parsed(str(made))  # a dimension is written as its text
+    return made
 
 
 def integer(word: str, name: str, value: Any) -> int:

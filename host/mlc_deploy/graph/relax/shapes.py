@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def split(e: Emits, x: Any, indices_or_sections: Any, axis: int = 0) -> Made:
         if is_static((whole,)):
             bounds = [min(n, whole) for n in bounds]
     parts = []
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         length = extent(end - begin)
         if isinstance(length, int):
             length = max(length, 0)
@@ -235,9 +236,7 @@ def tile(e: Emits, data: Any, repeats: Any) -> Made:
     return call("tile", reshaped(e, x, shape), reps=reps)
 
 
-def arange(
-    e: Emits, start: Any, end: Any = None, step: Any = 1, dtype: str | None = None
-) -> Made:
+def arange(e: Emits, start: Any, end: Any = None, step: Any = 1, dtype: str | None = None) -> Made:
     begin, stop = (0, start) if end is None else (start, end)
     if not all(isinstance(n, Number) for n in (begin, stop, step)):
         what = f"R.arange needs numbers, not {shown((begin, stop, step))}"
@@ -298,6 +297,7 @@ def shape_to_tensor(e: Emits, expr: Any) -> Made:
 
 def matmul(e: Emits, x1: Any, x2: Any, out_dtype: str | None = None) -> Made:
     """As numpy's: vectors become matrices, and lose the added dimension in the result."""
+    out_dtype = None if out_dtype == "void" else out_dtype
     a, b = operands("matmul", x1, x2)
     if not rank_of(a) or not rank_of(b):
         raise refused(f"R.matmul of {a.type} and {b.type}", "R.multiply for numbers")
@@ -321,7 +321,9 @@ def matmul(e: Emits, x1: Any, x2: Any, out_dtype: str | None = None) -> Made:
     return made
 
 
-def linear(e: Emits, data: Any, weight: Any, bias: Any = None, out_dtype: str | None = None) -> Made:
+def linear(
+    e: Emits, data: Any, weight: Any, bias: Any = None, out_dtype: str | None = None
+) -> Made:
     w = tensor("linear", weight)
     turned = e.emit("transpose", w, axes=tuple(range(rank_of(w)))[::-1]) if rank_of(w) > 1 else w
     made = matmul(e, data, turned, out_dtype)
@@ -343,16 +345,28 @@ def einsum(e: Emits, operands: Any, subscripts: str) -> Made:
 
 
 def quantize(
-    e: Emits, data: Any, scale: Any, zero_point: Any, axis: int = -1, out_dtype: str = "int8"
+    e: Emits,
+    data: Any,
+    scale: Any,
+    zero_point: Any,
+    axis: int = -1,
+    out_dtype: str | None = None,
 ) -> Made:
+    """out_dtype defaults to the zero point's dtype."""
     x = tensor("quantize", data)
     scale, zero = (_along(e, "quantize", v, x, axis) for v in (scale, zero_point))
     return call("quantize", x, scale, as_dtype(e, zero, out_dtype))
 
 
 def dequantize(
-    e: Emits, data: Any, scale: Any, zero_point: Any, axis: int = -1, out_dtype: str = "float32"
+    e: Emits,
+    data: Any,
+    scale: Any,
+    zero_point: Any,
+    axis: int = -1,
+    out_dtype: str | None = None,
 ) -> Made:
+    """out_dtype defaults to the scale's dtype."""
     q = tensor("dequantize", data)
     scale, zero = (_along(e, "dequantize", v, q, axis) for v in (scale, zero_point))
     made = call("dequantize", q, scale, as_dtype(e, zero, q.type.dtype))
@@ -365,7 +379,8 @@ def _along(e: Emits, word: str, v: Any, x: Value, axis: int) -> Value:
     if rank_of(v) != 1 or rank_of(x) < 2 or shape_of(v) == (1,):
         return v
     at = axis_of(word, x, axis)
-    return v if at == rank_of(x) - 1 else reshaped(e, v, [*shape_of(v), *[1] * (rank_of(x) - 1 - at)])
+    behind = [1] * (rank_of(x) - 1 - at)
+    return reshaped(e, v, [*shape_of(v), *behind]) if behind else v
 
 
 def table() -> dict[str, Any]:
