@@ -36,7 +36,7 @@ from ..ir import Var as Symbol
 from ..ops import OPERATORS
 from .graph_words import Form, Words
 from .source import Source
-from .values import is_vocabulary
+from .values import BUILTINS, is_vocabulary
 
 STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
@@ -145,6 +145,8 @@ class Expressions(Words):
                 return value
             case ast.Tuple(parts) | ast.List(parts):
                 return tuple(map(self.expression, parts))
+            case ast.Call(ast.Name(word)) if word in BUILTINS and not self.is_function(word):
+                return self.plain(self.values.value(at))
             case ast.Call(ast.Attribute(ast.Name(module))) if is_vocabulary(self.names.get(module)):
                 return self.plain(self.values.value(at))
             case ast.Call(ast.Attribute(ast.Name(of), "astype"), [dtype], []) if of in self.scope:
@@ -429,6 +431,9 @@ class Expressions(Words):
             what = f"R.{word}: a registered function gives tensors whose types are known"
             self.refuse(at, what, 'sinfo_args=R.Tensor((4,), "float32")')
         return found
+
+    def is_function(self, name: str) -> bool:
+        return name in self.local or name in self.around.functions
 
     def function(self, at: ast.expr) -> str | Primitive | Function | Shapeless:
         """The function `cls.f`, `Module.f` or `f`; a PrimFunc is its key in the module."""

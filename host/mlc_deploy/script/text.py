@@ -102,28 +102,24 @@ class _Scope:
 
     def _in_order(self) -> list[tuple[ast.FunctionDef, str]]:
         """PrimFuncs first, then graph functions, each after those that it calls."""
-        graphs = {d.name: d for d, kind in self._definitions if kind != "prim_func"}
-        ordered: list[tuple[ast.FunctionDef, str]] = []
-        entered: set[str] = set()
+        graphs = [d for d, kind in self._definitions if kind != "prim_func"]
+        named = {d.name: d for d in graphs}
+        ordered = [(d, kind) for d, kind in self._definitions if kind == "prim_func"]
+        entered: set[int] = set()
 
         def visit(definition: ast.FunctionDef) -> None:
-            entered.add(definition.name)
+            if id(definition) in entered:
+                return
+            entered.add(id(definition))
             for node in ast.walk(definition):
                 match node:
-                    case ast.Call(ast.Attribute(ast.Name(), name) | ast.Name(name)) if (
-                        name in graphs and name not in entered
-                    ):
-                        visit(graphs[name])
+                    case ast.Call(ast.Attribute(ast.Name(), name) | ast.Name(name)):
+                        if name in named:
+                            visit(named[name])
             ordered.append((definition, "function"))
 
-        for definition, kind in self._definitions:
-            if kind == "prim_func":
-                ordered.append((definition, kind))
-        for definition, kind in self._definitions:
-            if kind != "prim_func" and (
-                definition.name not in entered or definition is not graphs[definition.name]
-            ):
-                visit(definition)
+        for definition in graphs:
+            visit(definition)
         return ordered
 
     def _check(self, definition: ast.FunctionDef, function: Parsed, module: IRModule) -> None:
