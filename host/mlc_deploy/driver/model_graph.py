@@ -15,12 +15,14 @@ from ..graph import Function, graph_function, optimize
 from ..graph.attention import recognize_attention
 from ..graph.bind import static
 from ..graph.channels import fill_channels
+from ..graph.dims import tensor_type
 from ..graph.exact import exact_floats
 from ..graph.fuse import fuse_operators
 from ..graph.layouts import choose_plans
 from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from ..graph.precision import in_precision, known_precision
 from ..graph.ranges import in_ranges, parted
+from ..graph.shapeless import Shapeless
 from ..graph.signs import unsigned_data
 from ..graph.specialize import resolve_calls, specialize
 from ..graph.states import stateful
@@ -28,7 +30,7 @@ from ..graph.tabulate import rows_of_lookups
 from ..graph.verify import verify
 from ..graph.views import concatenate_in_place
 from ..graph.wide import split_concatenations
-from ..ir import IRModule
+from ..ir import IRModule, PrimFunc
 from ..passes.context import option, options
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ def model_graph(
     known_precision(precision, target)
     module = None
     extents, ranges = parted(dims or {})
+    model = _shaped(model, shapes or {})
     if isinstance(model, Function):
         verify(model)
         function = with_values(static(model, shapes, extents), values or {}, model.name)
@@ -110,6 +113,19 @@ def model_graph(
     several = in_ranges(reference, ranges)
     optimized = optimized_graph(several, target, precision, chosen, watch)
     return ModelGraph(reference, optimized, module)
+
+
+def _shaped(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """The model; one whose parameters have no shape, read for `shapes`. Raises GraphError."""
+    match model:
+        case Shapeless():
+            dtypes = {name: dtype or "float32" for name, (dtype, _) in model.unknown.items()}
+            known = {n: tensor_type(shapes[n], d) for n, d in dtypes.items() if n in shapes}
+            return model.of(known)
+        case IRModule() if isinstance(main := model.functions.get("main"), Shapeless):
+            own = {k: f for k, f in model.functions.items() if isinstance(f, PrimFunc)}
+            return IRModule({**own, "main": _shaped(main, shapes)})
+    return model
 
 
 def optimized_graph(

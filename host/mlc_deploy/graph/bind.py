@@ -170,7 +170,7 @@ def rebuilt(
     def bindings() -> Iterator[Binding]:
         for binding in function.bindings:
             args = tuple(made.get(a, a) for a in binding.call.args)
-            call = _with_dims(replace(binding.call, args=args), dims)
+            call = with_dims(replace(binding.call, args=args), dims)
             yield Binding(tuple(map(variable, binding.outputs)), call, binding.source)
 
     return replace(
@@ -203,7 +203,8 @@ def _plan_with(plan: Plan | None, dims: Mapping[Symbol, Dim]) -> Plan | None:
     return None if plan is None else cast(Plan, changed(plan))
 
 
-def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
+def with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
+    """A call with dimensions replaced."""
     match call:
         case CallTIR(types=types, tir_vars=tir_vars):
             types = tuple(bound(t, dims) for t in types)

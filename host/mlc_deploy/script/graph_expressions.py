@@ -27,6 +27,7 @@ from ..graph import (
     Value,
 )
 from ..graph import const as constant
+from ..graph.bind import with_dims
 from ..graph.dims import bound, bound_dims, fit, parsed, same_type
 from ..graph.relax import WORDS, Word, is_own
 from ..graph.relax.parts import refused
@@ -510,33 +511,8 @@ def inlined(
     for binding in function.bindings:
         args = tuple(values.get(a, a) for a in binding.call.args)
         called = name if len(function.outputs) == 1 and last & {*binding.outputs} else ""
-        made = builder.emit(_with(binding.call, args, dims), name=called or "", source=source)
+        made = builder.emit(replace(with_dims(binding.call, dims), args=args), name=called or "", source=source)
         outputs = made if isinstance(made, tuple) else (made,)
         values.update(zip(binding.outputs, outputs, strict=True))
     results = tuple(values.get(v, v) for v in function.outputs)
     return results[0] if len(results) == 1 else results
-
-
-def _with(call: Any, args: tuple[Value, ...], dims: Mapping[Symbol, Dim]) -> Any:
-    """A call with other arguments, and with its dimensions replaced."""
-
-    def known(value: Any) -> Any:
-        match value:
-            case tuple():
-                return tuple(map(known, value))
-            case Expr():
-                return bound_dims([value], dims)[0]
-        return value
-
-    match call:
-        case CallTIR(types=types, tir_vars=integers):
-            types = tuple(bound(t, dims) for t in types)
-            return replace(call, args=args, types=types, tir_vars=known(integers))
-        case CallPacked(types=types):
-            return replace(call, args=args, types=tuple(bound(t, dims) for t in types))
-        case CallFused() | CallLoop() | CallBranch():
-            if any(v is not d for v, d in dims.items()):
-                what = "a function with dimensions of its own has loops, branches or fused calls"
-                raise refused(what, "the same names of dimensions in both")
-            return replace(call, args=args)
-    return replace(call, args=args, attrs={k: known(v) for k, v in call.attrs.items()})

@@ -146,7 +146,7 @@ def _require_decorator(
 
 def _constant(statement: ast.stmt, source: Source, names: dict[str, Any]) -> None:
     """Reads an import of T, R or I, an assignment of a constant, or a docstring."""
-    words: dict[str, ModuleType] = {"tir": tir, "ir": ir, "graph": graph}
+    words: dict[str, ModuleType] = {"tir": tir, "ir": ir, "graph": graph, "relax": graph}
     match statement:
         case ast.Pass() | ast.Expr(ast.Constant()):
             return

@@ -1,0 +1,48 @@
+"""tvm.tir: loops, expressions and schedules."""
+
+from typing import Any
+
+from .. import ir as _ir
+from .. import te as _te
+from ..ir import IRModule, PrimFunc, Var, const
+from ..ir.build import all_of, any_of, if_then_else, select
+from ..schedule import Schedule
+from ..schedule.tensor_intrin import TensorIntrin as _Intrin
+from ..schedule.tensor_intrin import register_intrin
+from . import absent
+from .module import build
+
+_EXPRESSIONS = (
+    "abs", "ceil", "cos", "erf", "exp", "floor", "fmod", "log", "max_value", "min_value", "pow",
+    "round", "rsqrt", "sigmoid", "sin", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod",
+)  # fmt: skip
+_NODES = ("Block", "Buffer", "For", "IterVar")
+__all__ = [
+    "IRModule", "PrimFunc", "Schedule", "Select", "TensorIntrin", "Var", "all", "any", "build",
+    "call_extern", "const", "decl_buffer", "if_then_else", *_EXPRESSIONS, *_NODES,
+]  # fmt: skip
+
+Select, all, any = select, all_of, any_of
+call_extern, decl_buffer = _te.call_extern, _te.decl_buffer
+
+
+class TensorIntrin:
+    """TensorIntrin.register(name, description, implementation), both PrimFuncs."""
+
+    @staticmethod
+    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = False) -> Any:
+        every: frozenset[str] = frozenset()
+        machines = {"aarch64": every, "arm": every, "x86_64": every}
+        return register_intrin(_Intrin(name, desc, impl, machines), override)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPRESSIONS:
+        return getattr(_te, name)
+    if name in _NODES:
+        return getattr(_ir, name)
+    if name in ("indexdiv", "floordiv"):
+        return lambda a, b: a // b
+    if name in ("indexmod", "floormod"):
+        return lambda a, b: a % b
+    raise absent.error(f"tvm.tir.{name}", __all__)
