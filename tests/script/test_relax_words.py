@@ -38,9 +38,7 @@ def values(seed: int = 0) -> dict[str, Array]:
 
 
 def function(expression: str) -> Any:
-    typed = ", ".join(
-        f'{n}: R.Tensor({s}, "{DTYPES.get(n, "float32")}")' for n, s in EVERY.items()
-    )
+    typed = ", ".join(f'{n}: R.Tensor({s}, "{DTYPES.get(n, "float32")}")' for n, s in EVERY.items())
     return from_script(f"@R.function\ndef main({typed}):\n    z = {expression}\n    return z\n")
 
 
@@ -170,12 +168,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "R.nn.leakyrelu(x - 0.5, 0.1)": lambda x, **_: np.where(x < 0.5, (x - 0.5) * 0.1, x - 0.5),
     "R.nn.silu(x)": lambda x, **_: x / (1 + np.exp(-x)),
     "R.nn.layer_norm(m, v, v, axes=[-1])": lambda m, v, **_: normalized(m, (1,)) * v + v,
-    "R.nn.rms_norm(m, v)": lambda m, v, **_: (
-        m / np.sqrt((m * m).mean(1, keepdims=True) + 1e-5) * v
-    ),
+    "R.nn.rms_norm(m, v)": lambda m, v, **_: m / np.sqrt((m * m).mean(1, keepdims=True) + 1e-5) * v,
     "R.nn.group_norm(d, c, c, 2, 1, [2, 3])": lambda d, c, **_: (
-        normalized(d.reshape(1, 2, -1), (2,)).reshape(d.shape) * c[:, None, None]
-        + c[:, None, None]
+        normalized(d.reshape(1, 2, -1), (2,)).reshape(d.shape) * c[:, None, None] + c[:, None, None]
     ),
     "R.nn.batch_norm(d, c, c, c, c, axis=1)": lambda d, c, **_: (
         (d - c[:, None, None]) / np.sqrt(c + 1e-5)[:, None, None] * c[:, None, None]

@@ -512,8 +512,13 @@ class PrimFunc(Node):
     def script(self) -> str:
         return str(self)
 
-    def with_attr(self, key: str, value: Any) -> PrimFunc:
-        """The function with an attribute; "global_symbol" is its name."""
+    def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> PrimFunc:
+        """The function with an attribute, or with each of a dict; "global_symbol" is its name."""
+        if not isinstance(key, str):
+            func = self
+            for name, own in key.items():
+                func = func.with_attr(name, own)
+            return func
         if key == "global_symbol":
             return PrimFunc(value, self.params, self.body, self.attrs)
         return PrimFunc(self.name, self.params, self.body, {**self.attrs, key: value})

@@ -19,8 +19,6 @@ from ..graph import (
     CallBranch,
     CallFused,
     CallLoop,
-    CallPacked,
-    CallTIR,
     Constant,
     Function,
     TensorType,
@@ -511,7 +509,9 @@ def inlined(
     for binding in function.bindings:
         args = tuple(values.get(a, a) for a in binding.call.args)
         called = name if len(function.outputs) == 1 and last & {*binding.outputs} else ""
-        made = builder.emit(replace(with_dims(binding.call, dims), args=args), name=called or "", source=source)
+        made = builder.emit(
+            replace(with_dims(binding.call, dims), args=args), name=called or "", source=source
+        )
         outputs = made if isinstance(made, tuple) else (made,)
         values.update(zip(binding.outputs, outputs, strict=True))
     results = tuple(values.get(v, v) for v in function.outputs)

@@ -13,7 +13,8 @@ from typing import Any
 from ..errors import MlcError as TVMError
 from ..graph import get_global_func, register_func
 from ..ir import IRModule
-from . import absent, alias, arrays as nd
+from . import absent, alias
+from . import arrays as nd
 from .arrays import Device, NDArray, cpu, device
 from .module import build, lower
 

@@ -41,6 +41,7 @@ INSTEAD: Mapping[str, str] = {
     "tvm.rpc.Server": "a board's name or URL: mlc-deploy board enroll; nothing to start there",
     "tvm.s_tir": "tvm.tir",
     "tvm.te.gradient": "torch, before the model is compiled: models are not trained here",
+    "tvm.te.scan": "a loop of the graph: R.loop, or emit_loop of a BlockBuilder",
     "tvm.te.hybrid": "tvm.script.tir",
     "tvm.tir.analysis": "mlc_deploy.lower, which verifies what it makes",
     "tvm.tir.ir_builder": "tvm.script.tir, or te.ir_builder in a tensor intrinsic",

@@ -113,7 +113,7 @@ def device(dev_type: Any = "cpu", dev_id: int = 0) -> Device:
     """The CPU under any of its names: "cpu", "llvm", "c". Raises InputError for other devices."""
     kind = str(getattr(dev_type, "kind", dev_type)).split(" ", 1)[0]
     if kind not in ("cpu", "llvm", "c", "1"):
-        raise InputError(f"there is no device '{dev_type}'", mend='tvm.cpu(), or remote.cpu()')
+        raise InputError(f"there is no device '{dev_type}'", mend="tvm.cpu(), or remote.cpu()")
     return cpu(dev_id)
 
 

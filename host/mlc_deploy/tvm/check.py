@@ -28,7 +28,7 @@ def check(text: str) -> list[Missing]:
     for line, name in _names(tree, known):
         told = _missing(name)
         if told is not None and told not in found:
-            what, _, mend = absent.message(told).partition("\n  try: ")
+            what, _, mend = told.partition("\n  try: ")
             found[told] = Missing(line, what, mend)
     return sorted(found.values(), key=lambda m: m.line)
 
@@ -76,15 +76,16 @@ def _names(tree: ast.AST, known: dict[str, str]) -> Iterator[tuple[int, str]]:
 
 
 def _missing(name: str) -> str | None:
-    """The first part of a dotted name that does not exist, or None."""
+    """The message for the first part of a dotted name that does not exist, or None."""
     found: Any = importlib.import_module(__package__)
     at = ROOT
     for part in name.split(".")[1:]:
         at = f"{at}.{part}"
         try:
             found = getattr(found, part)
-        except (AttributeError, ImportError):
-            return at
+        except (AttributeError, ImportError) as error:
+            told = str(error)
+            return told if told.startswith("there is no ") else absent.message(at)
         if not isinstance(found, ModuleType) and not _is_group(found):
             return None  # what a value has is known when the script runs
     return None
@@ -92,6 +93,5 @@ def _missing(name: str) -> str | None:
 
 def _is_group(found: Any) -> bool:
     """Whether an object stands for a module of TVM's."""
-    return isinstance(found, type) and found.__module__.startswith(f"{__package__}.") or (
-        type(found).__name__ in ("_Words", "_Transform")
-    )
+    own = isinstance(found, type) and found.__module__.startswith(f"{__package__}.")
+    return own or type(found).__name__ in ("_Words", "_Transform")

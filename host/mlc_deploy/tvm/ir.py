@@ -1,11 +1,17 @@
 """tvm.ir: modules of functions."""
 
+import sys
 from typing import Any
 
 from ..ir import IRModule, PrimFunc, structural_equal, structural_hash
 from . import absent, transform
 
 __all__ = ["IRModule", "PrimFunc", "structural_equal", "structural_hash", "transform"]
+
+
+__path__: list[str] = []  # `from tvm.ir.module import IRModule` finds it here
+sys.modules[f"{__name__}.module"] = sys.modules[__name__]
+sys.modules[f"{__name__}.transform"] = transform
 
 
 def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
