@@ -65,7 +65,7 @@ def convolved(d: Array, w: Array, pad: int = 0, stride: int = 1, groups: int = 1
 
 
 def transposed(d: Array, w: Array, stride: int) -> Array:
-    n, c, height, width = d.shape
+    n, _, height, width = d.shape
     _, o, ky, kx = w.shape
     made = np.zeros((n, o, (height - 1) * stride + ky, (width - 1) * stride + kx), d.dtype)
     for y in range(height):

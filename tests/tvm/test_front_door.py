@@ -87,9 +87,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_absent_names_say_what_to_write() -> None:
-    with pytest.raises(AttributeError, match="no tvm.vulkan here\n  try: parallel and vectorize"):
+    with pytest.raises(AttributeError, match=r"no tvm\.vulkan here\n  try: parallel and vectorize"):
         _ = tvm.vulkan
-    with pytest.raises(AttributeError, match="no tvm.biuld here\n  try: build"):
+    with pytest.raises(AttributeError, match=r"no tvm\.biuld here\n  try: build"):
         _ = tvm.biuld
     with pytest.raises(AttributeError, match=r"no tvm\.relax\.transform\.Gradient here"):
         _ = tvm.relax.transform.Gradient
@@ -97,7 +97,7 @@ def test_absent_names_say_what_to_write() -> None:
     for name in ("tvm.relay", "tvm.contrib.graph_executor", "tvm.topi.nn2"):
         with pytest.raises(ImportError):
             importlib.import_module(name)
-    with pytest.raises(ImportError, match="no tvm.relay here\n  try: mlc_deploy.compile"):
+    with pytest.raises(ImportError, match=r"no tvm\.relay here\n  try: mlc_deploy\.compile"):
         importlib.import_module("tvm.relay")
 
 
@@ -133,7 +133,7 @@ def test_modules() -> None:
     assert b.numpy().tolist() == list(range(1, 9))
     with pytest.raises(MlcError, match="no function 'two'\n  try: one"):
         func["two"]
-    with pytest.raises(MlcError, match="argument 1 is ndarray.*\n  try: tvm.nd.array"):
+    with pytest.raises(MlcError, match=r"argument 1 is ndarray.*\n  try: tvm\.nd\.array"):
         func(np.zeros(8, "float32"), b)
     with pytest.raises(MlcError, match=r"no option 'tir\.usmp' here"):
         tvm.transform.PassContext(config={"tir.usmp": True})

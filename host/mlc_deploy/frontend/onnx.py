@@ -141,8 +141,8 @@ def _convert(
         importer.extents.given(called, value, most_of(name, text))
     with open_sizes(open_inputs(inputs, bound, where)):
         importer.nodes(graph.node, scope)
-    parts = [part for o in graph.output for part in result_parts(o.name, importer.result(o, scope))]
-    names, outputs = [name for name, _ in parts], [value for _, value in parts]
+    ends = [part for o in graph.output for part in result_parts(o.name, importer.result(o, scope))]
+    names, outputs = [name for name, _ in ends], [value for _, value in ends]
     function = finished(importer.builder, importer.extents, outputs, names)
     verify(function)
     release_mapped()

@@ -454,7 +454,7 @@ class BlockBuilder:
             case np.ndarray():
                 return Constant(arg)
             case made if _is_call(made) or isinstance(made, Word):
-                made = self.emit(arg)  # type: ignore[arg-type]
+                made = self.emit(arg)
                 if isinstance(made, tuple):
                     raise GraphError(f"'{arg}' gives {len(made)} values where one is expected")
                 assert isinstance(made, Var)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -123,7 +123,7 @@ class Expressions(Words):
             self.refuse(at, f"these are {len(made)} values, where one is expected")
         self.no_value(at)
 
-    def no_value(self, at: ast.expr) -> Any:
+    def no_value(self, at: ast.expr) -> NoReturn:
         mend = 'R.const(1.0, "float32") for numbers, R.add and the like for operators'
         self.refuse(at, f"'{ast.unparse(at)}' is no value of the graph", mend)
 
@@ -158,8 +158,8 @@ class Expressions(Words):
             case ast.Compare(a, [op], [b]) if self.on_tensors(a, b):
                 return self.operator(at, RELATIONS.get(type(op)), (a, b), name, source)
             case ast.UnaryOp(op, a) if self.on_tensors(a):
-                word = "negative" if isinstance(op, ast.USub) else None
-                return self.operator(at, word, (a,), name, source)
+                minus = "negative" if isinstance(op, ast.USub) else None
+                return self.operator(at, minus, (a,), name, source)
             case ast.Subscript(of, ast.Constant() | ast.UnaryOp() as index):
                 several, number = self.expression(of), self.values.value(index)
                 if isinstance(several, tuple) and -len(several) <= number < len(several):
@@ -234,10 +234,10 @@ class Expressions(Words):
                 return self.call_function(at, word, func, args, rest, keywords, name, source)
             case "call_packed" | "call_pure_packed" as word, [func, *args]:
                 types = self.results(at, word, keywords)
-                given = [v for a in args for v in self.values_of(a)]
+                values = [v for a in args for v in self.values_of(a)]
                 emit, pure = self.builder.call_dps_packed, word == "call_pure_packed"
                 named = {"pure": pure, "name": name, "source": source}
-                return self.checked(at, emit, self.registered(func), given, types, **named)
+                return self.checked(at, emit, self.registered(func), values, types, **named)
             case "call_tir" | "call_dps_packed" as word, _:
                 what = f"R.{word} takes a function, arguments, and types of outputs"
                 self.refuse(at, what, f'R.{word}(f, (x,), R.Tensor((1, 16), "float32"))')
@@ -273,15 +273,15 @@ class Expressions(Words):
         given = [self.expression(a) for a in args]
         if word not in WORDS or is_own(word, given, attrs):
             given = [self.value_of(v, a) for v, a in zip(given, args, strict=True)]
-            made = self.builder.emit
-            return self.checked(at, made, word, *given, name=name, source=source, **attrs)
+            emit = self.builder.emit
+            return self.checked(at, emit, word, *given, name=name, source=source, **attrs)
         made = Word(word, tuple(given), tuple(attrs.items()))
         return self.checked(at, self.builder.emit, made, name=name, source=source)
 
     def value_of(self, made: Any, at: ast.expr) -> Value:
         if not isinstance(made, Value):
             self.no_value(at)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def call_function(
         self,
@@ -509,9 +509,8 @@ def inlined(
     for binding in function.bindings:
         args = tuple(values.get(a, a) for a in binding.call.args)
         called = name if len(function.outputs) == 1 and last & {*binding.outputs} else ""
-        made = builder.emit(
-            replace(with_dims(binding.call, dims), args=args), name=called or "", source=source
-        )
+        call = replace(with_dims(binding.call, dims), args=args)
+        made = builder.emit(call, name=called, source=source)
         outputs = made if isinstance(made, tuple) else (made,)
         values.update(zip(binding.outputs, outputs, strict=True))
     results = tuple(values.get(v, v) for v in function.outputs)

@@ -11,7 +11,7 @@ from ..graph.shapeless import Shapeless
 from ..graph.specialize import resolve_calls
 from ..graph.verify import verify
 from ..ir import IRModule, PrimFunc
-from .graph_function import Primitive
+from .graph_expressions import Primitive
 
 __all__ = ["IRModule", "dummy_global_info", "ir_module", "module_attrs", "module_global_infos",
            "vdevice"]  # fmt: skip

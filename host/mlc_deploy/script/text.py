@@ -14,7 +14,8 @@ from ..graph.specialize import resolve_calls
 from ..ir import IRModule, PrimFunc
 from . import graph, ir, tir
 from .function import parse_function
-from .graph_function import Around, Primitive, parse_graph_function
+from .graph_expressions import Around, Primitive
+from .graph_function import parse_graph_function
 from .ir import check
 from .source import Source
 from .values import Values

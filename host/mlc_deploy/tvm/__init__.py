@@ -1,4 +1,4 @@
-"""TVM's names: `import mlc_deploy.tvm as tvm` in a script for a CPU, which otherwise stays as it is.
+"""TVM's names: `import mlc_deploy.tvm as tvm` in a script for a CPU, which else stays as it is.
 
     python -m mlc_deploy.tvm run script.py       runs a script that says `import tvm`
     python -m mlc_deploy.tvm check script.py     says which names a script uses that do not exist

@@ -33,8 +33,6 @@ class TempDirectory:
 class utils:
     """`utils.tempdir().relpath("lib.tar")`."""
 
-    TempDirectory = TempDirectory
-
     @staticmethod
     def tempdir() -> TempDirectory:
         return TempDirectory()

@@ -30,7 +30,7 @@ def tune_tir(
     """Tunes on this machine. Other options of TVM's have no effect here."""
     space = None if isinstance(space, str) else space
     every = min(num_trials_per_iter, max_trials_global)
-    how = {"strategy": "random"} if strategy.startswith("replay") else {}
+    how: dict[str, Any] = {"strategy": "random"} if strategy.startswith("replay") else {}
     return _tune(mod, target, max_trials_global, every, work_dir=work_dir, space=space, **how)
 
 

@@ -73,7 +73,7 @@ class BlockBuilder(_Builder):
             return expr
         return super().emit(expr, *args, **({"name": name_hint} if name_hint else {}), **attrs)
 
-    def emit_output(self, output: Any, name_hint: str = "") -> Any:  # type: ignore[override]
+    def emit_output(self, output: Any, name_hint: str = "") -> Any:
         return super().emit_output(output, name_hint)
 
     def emit_func_output(self, output: Any, params: Any = None, **named: Any) -> Any:  # type: ignore[override]

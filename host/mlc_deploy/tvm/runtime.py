@@ -8,8 +8,8 @@ from .arrays import Device, NDArray, array, cpu, device, empty
 from .module import Module, load_module
 
 __all__ = [
-    "Device", "Module", "NDArray", "array", "convert", "cpu", "device", "empty", "load_module", "ndarray",
-    "tensor",
+    "Device", "Module", "NDArray", "array", "convert", "cpu", "device", "empty", "load_module",
+    "ndarray", "tensor",
 ]  # fmt: skip
 tensor = array
 

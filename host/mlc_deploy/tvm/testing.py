@@ -6,23 +6,13 @@ import numpy as np
 
 from . import absent
 
-__all__ = ["assert_allclose", "main"]
+__all__ = ["assert_allclose"]
 
 
 def assert_allclose(
     actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7, verbose: bool = True
 ) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(desired), rtol, atol)
-
-
-def main() -> None:
-    """Runs the tests of the calling file."""
-    import sys
-
-    import pytest
-
-    frame = sys._getframe(1)
-    sys.exit(pytest.main([frame.f_code.co_filename, *sys.argv[1:]]))
 
 
 def __getattr__(name: str) -> Any:

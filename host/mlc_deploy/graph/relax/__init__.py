@@ -149,7 +149,7 @@ def made(word: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Call | Wor
     values = all(isinstance(a, Value | AnyCall) for a in args)
     plain = word in (*elementwise.ONE, *elementwise.TWO) and word in OPERATORS and not attrs
     if word in OPERATORS and values and (plain or is_own(word, _typed(args), attrs)):
-        return Call(word, tuple(args), frozen_attrs(attrs))  # type: ignore[arg-type]
+        return Call(word, tuple(args), frozen_attrs(attrs))
     return Word(word, tuple(args), tuple(attrs.items()))
 
 

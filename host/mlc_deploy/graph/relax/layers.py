@@ -111,16 +111,16 @@ def _conv_transpose(rank: int) -> Any:
         inputs, share, *kernel = shape_of(w)
         if not all(isinstance(n, int) for n in (channels, inputs, share, *sizes, *kernel)):
             raise refused(f"R.{word} needs sizes that are numbers, not {x.type} and {w.type}")
-        if channels != inputs or channels % groups:  # type: ignore[operator]
+        if channels != inputs or channels % groups:
             raise refused(f"R.{word}: {channels} channels, weights {w.type}, {groups} groups")
-        own: int = channels // groups  # type: ignore[operator, assignment]
-        columns, places = share * math.prod(kernel), math.prod(sizes)  # type: ignore[operator, arg-type, type-var]
-        spread = reshaped(e, w, (groups, own, columns))  # type: ignore[arg-type]
+        own: Any = channels // groups
+        columns, places = share * math.prod(kernel), math.prod(sizes)
+        spread = reshaped(e, w, (groups, own, columns))
         spread = e.emit("transpose", spread, axes=(0, 2, 1))
-        parts = e.emit("matmul", spread, reshaped(e, x, (batch, groups, own, places)))  # type: ignore[arg-type]
-        parts = reshaped(e, parts, (batch, groups * columns, places))  # type: ignore[arg-type, operator]
+        parts = e.emit("matmul", spread, reshaped(e, x, (batch, groups, own, places)))
+        parts = reshaped(e, parts, (batch, groups * columns, places))
         shape = [
-            (n - 1) * s - pads[d] - pads[rank + d] + apart[d] * (kernel[d] - 1) + 1 + more[d]  # type: ignore[operator]
+            (n - 1) * s - pads[d] - pads[rank + d] + apart[d] * (kernel[d] - 1) + 1 + more[d]
             for d, (n, s) in enumerate(zip(sizes, step, strict=True))
         ]
         ends = [p - m for p, m in zip(pads[rank:], more, strict=True)]
@@ -202,7 +202,7 @@ def _adaptive(rank: int) -> Any:
         if not all(isinstance(n, int) and n % out == 0 for n, out in divides):
             what = f"R.{word}: averages of {x.type} to {tuple(wanted)}"
             raise refused(what, "sizes that divide the data's")
-        kernel = [n // out for n, out in zip(sizes, wanted, strict=True)]  # type: ignore[operator]
+        kernel = [n // out for n, out in zip(sizes, wanted, strict=True)]
         y = call("avg_pool", x, kernel=kernel, strides=kernel, dilations=[1] * rank,
                  pads=[0] * (2 * rank), ceil_mode=False, count_include_pad=False)  # fmt: skip
         return result_in(out_layout or layout, plain, y, e)
@@ -257,7 +257,7 @@ def batch_norm(
         x = e.emit("transpose", x, axes=tuple(order))
     y = call("batch_norm", x, factor, shift, mean, var, epsilon=epsilon)
     if moved:
-        y = call("transpose", e.emit(y), axes=tuple(order.index(d) for d in range(rank)))  # type: ignore[arg-type]
+        y = call("transpose", e.emit(y), axes=tuple(order.index(d) for d in range(rank)))
     return y, moving_mean, moving_var
 
 
@@ -267,7 +267,7 @@ def _affine(
     """y * gamma + beta, which have a dimension for each of some axes."""
     for op, v in (("multiply", gamma), ("add", beta)):
         if v is not None:
-            value: Value = e.emit(y) if isinstance(y, Call) else y  # type: ignore[arg-type]
+            value: Value = e.emit(y) if isinstance(y, Call) else y
             y = call(op, value, along(e, v, axes, rank_of(value)))
     return y
 

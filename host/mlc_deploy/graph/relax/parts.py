@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +25,7 @@ Number = (bool, int, float, np.bool_, np.integer, np.floating)
 class Emits(Protocol):
     """A BlockBuilder, as far as the words know it."""
 
-    def emit(self, op: str, *args: Value, **attrs: Any) -> Any: ...
+    def emit(self, op: str | Call, *args: Value, **attrs: Any) -> Any: ...
 
 
 def call(op: str, *args: Value, **attrs: Any) -> Call:
@@ -139,7 +138,9 @@ def axis_of(word: str, x: Value, axis: Any) -> int:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    made: Any = reduce(lambda a, b: a * b, dims, 1)
+    made: Any = 1
+    for d in dims:
+        made = made * d
     return extent(made)
 
 
@@ -218,7 +219,7 @@ def result_in(layout: str, plain: str, made: Call, e: Emits) -> Call:
     if layout == plain:
         return made
     axes = tuple(plain.index(letter) for letter in layout)
-    return call("transpose", e.emit(made), axes=axes)  # type: ignore[arg-type]
+    return call("transpose", e.emit(made), axes=axes)
 
 
 def is_static(dims: Sequence[Dim]) -> bool:

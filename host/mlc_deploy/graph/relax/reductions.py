@@ -60,7 +60,7 @@ def _place(op: str) -> Any:
         place = call(op, flat(e, x), axis=0, keepdims=False, last=False)
         if not keepdims:
             return place
-        return call("reshape", e.emit(place), shape=(1,) * rank_of(x))  # type: ignore[arg-type]
+        return call("reshape", e.emit(place), shape=(1,) * rank_of(x))
 
     return made
 
@@ -85,7 +85,7 @@ def _running(word: str, product: bool) -> Any:
 def _ordered(e: Emits, word: str, x: Value, axis: Any, k: Any, largest: bool) -> tuple[Value, int]:
     at = axis_of(word, x, axis)
     extent = shape_of(x)[at]
-    many = extent if k is None else min(integer(word, "k", k), extent)  # type: ignore[type-var]
+    many = extent if k is None else min(integer(word, "k", k), extent)
     return e.emit("top_k", x, axis=at, k=many, largest=largest), at
 
 
@@ -199,7 +199,7 @@ def nll_loss(
     if reduction != "mean":
         raise refused(f"R.nn.nll_loss has no reduction '{reduction}'", "mean, sum, none")
     share = e.emit("sum", weight, axes=axes, keepdims=False)
-    return call("divide", e.emit(total), share)  # type: ignore[arg-type]
+    return call("divide", e.emit(total), share)
 
 
 def table() -> dict[str, Any]:

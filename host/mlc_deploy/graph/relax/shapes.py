@@ -116,7 +116,7 @@ def split(e: Emits, x: Any, indices_or_sections: Any, axis: int = 0) -> Made:
     if isinstance(indices_or_sections, (list, tuple)):
         ends = [extent(n) for n in indices_or_sections]
         if is_static((*ends, whole)):
-            ends = [min(max(n, 0), whole) for n in ends]  # type: ignore[type-var]
+            ends = [min(max(n, 0), whole) for n in ends]
         bounds: list[Any] = [0, *ends, whole]
     else:
         count = integer("split", "indices_or_sections", indices_or_sections)
@@ -307,7 +307,7 @@ def matmul(e: Emits, x1: Any, x2: Any, out_dtype: str | None = None) -> Made:
     right = b if rank_of(b) > 1 else reshaped(e, b, (*shape_of(b), 1))
     made = call("matmul", left, right)
     if left is not a or right is not b:
-        value = e.emit(made)  # type: ignore[arg-type]
+        value = e.emit(made)
         kept = list(value.type.shape)
         if right is not b:
             del kept[-1]
@@ -315,7 +315,7 @@ def matmul(e: Emits, x1: Any, x2: Any, out_dtype: str | None = None) -> Made:
             del kept[len(kept) - 1 - (right is b)]
         made = call("reshape", value, shape=tuple(kept))
     if out_dtype and dtype_of(out_dtype).kind != "float":
-        value = e.emit(made)  # type: ignore[arg-type]
+        value = e.emit(made)
         return call("copy", value) if value.type.dtype == out_dtype else call(
             "cast", value, dtype=out_dtype)  # fmt: skip
     return made
@@ -375,12 +375,11 @@ def dequantize(
 
 def _along(e: Emits, word: str, v: Any, x: Value, axis: int) -> Value:
     """A vector along an axis of x; a tensor of another rank as it is."""
-    v = tensor(word, v)
-    if rank_of(v) != 1 or rank_of(x) < 2 or shape_of(v) == (1,):
-        return v
-    at = axis_of(word, x, axis)
-    behind = [1] * (rank_of(x) - 1 - at)
-    return reshaped(e, v, [*shape_of(v), *behind]) if behind else v
+    own = tensor(word, v)
+    if rank_of(own) != 1 or rank_of(x) < 2 or shape_of(own) == (1,):
+        return own
+    after = [1] * (rank_of(x) - 1 - axis_of(word, x, axis))
+    return reshaped(e, own, [*shape_of(own), *after]) if after else own
 
 
 def table() -> dict[str, Any]:
