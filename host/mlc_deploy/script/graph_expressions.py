@@ -16,6 +16,7 @@ import numpy as np
 
 from ..graph import (
     BlockBuilder,
+    Call,
     CallBranch,
     CallFused,
     CallLoop,
@@ -32,7 +33,7 @@ from ..graph.relax.parts import refused
 from ..graph.shapeless import Shapeless
 from ..ir import Const, Dim, Expr
 from ..ir import Var as Symbol
-from ..ops import OPERATORS
+from ..ops import OPERATORS, frozen_attrs
 from .graph_words import Form, Words
 from .source import Source
 from .values import BUILTINS, is_vocabulary
@@ -273,8 +274,8 @@ class Expressions(Words):
         given = [self.expression(a) for a in args]
         if word not in WORDS or is_own(word, given, attrs):
             given = [self.value_of(v, a) for v, a in zip(given, args, strict=True)]
-            emit = self.builder.emit
-            return self.checked(at, emit, word, *given, name=name, source=source, **attrs)
+            own = Call(word, tuple(given), frozen_attrs(attrs))
+            return self.checked(at, self.builder.emit, own, name=name, source=source)
         made = Word(word, tuple(given), tuple(attrs.items()))
         return self.checked(at, self.builder.emit, made, name=name, source=source)
 

@@ -89,7 +89,9 @@ class Words:
     def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
         raise self.source.error(at, what, mend)
 
-    def checked(self, at: ast.AST, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def checked(
+        self, at: ast.AST, function: Callable[..., Any], /, *args: Any, **named: Any
+    ) -> Any:
         """function's result. Its errors point at the tree."""
         try:
             return function(*args, **named)
