@@ -4,6 +4,7 @@ takes."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.errors import GraphError
-from mlc_deploy.graph import BlockBuilder, Var, evaluate, named_constants, relax, tensor_type
+from mlc_deploy.graph import (
+    BlockBuilder,
+    Function,
+    Var,
+    evaluate,
+    named_constants,
+    relax,
+    tensor_type,
+    verify,
+)
 from mlc_deploy.graph.shapeless import Shapeless
 from mlc_deploy.script import from_script
 
@@ -253,16 +263,20 @@ def main(x: R.Tensor((4,), "float32")):
     return (B, C, B, x, x, R.const([1.0], "float32"))
 """
     made = from_script(text)
-    assert made.output_names == ("B", "C", "B_1", "x", "x_1", "output5")  # type: ignore[union-attr]
+    assert isinstance(made, Function)
+    assert made.output_names == ("B", "C", "B_1", "x", "x_1", "output5")
     x = np.arange(-2, 2).astype("float32")
     wanted = (-x, np.maximum(x, 0), -x, x, x, np.ones(1, "float32"))
-    found = evaluate(made, [x])  # type: ignore[arg-type]
+    found = evaluate(made, [x])
     with mlc.VirtualMachine(mlc.compile(made, "host"), "local://") as vm:
         run = vm["main"](x)
     for results in (tuple(found.values()), run):
         assert len(results) == len(wanted)
         for array, expected in zip(results, wanted, strict=True):
             np.testing.assert_array_equal(array, expected)
+
+    with pytest.raises(ValueError, match="two outputs are called 'a'\n  in:  return"):
+        verify(replace(made, output_names=("a", "b", "a", "c", "d", "e")))
 
 
 SHAPELESS = """
