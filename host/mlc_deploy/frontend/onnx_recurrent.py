@@ -110,7 +110,10 @@ def _recurrent(n: OnnxNode) -> Any:
         for number, backwards in enumerate(directions)
     ]
     states = [None if s is None else turned(s) for s in initial]
-    y, *lasts = recurrent(n, turned(x), cells, states, n.optional(4))
+    x, lengths = turned(x), n.optional(4)
+    if lengths is not None:
+        lengths = checked(n, lengths, [simplified(shape_of(x)[0] + 1)], from_end=False)
+    y, *lasts = recurrent(n, x, cells, states, lengths)
     if batch_first:
         y = n.emit("transpose", y, axes=(2, 0, 1, 3))
     return [y, *map(turned, lasts)]
