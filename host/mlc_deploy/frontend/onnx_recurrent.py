@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.nodes import Value
+from .extents import simplified
+from .layers.indices import checked
 from .layers.integers import integer_matmul, is_zero
 from .layers.recurrent import Cell, Function, Products, recurrent
 from .layers.shapes import rows, select, transposed
