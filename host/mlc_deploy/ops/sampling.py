@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import te
 from ..ir import Expr, const, dtype_of
+from ..ir.build import compare
 from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded, sums
@@ -40,6 +41,10 @@ class _Expressions:
     maximum = staticmethod(te.maximum)
 
     @staticmethod
+    def is_nan(x: Expr) -> Expr:
+        return compare("!=", x, x)
+
+    @staticmethod
     def integer(x: Expr) -> Expr:
         return x.astype("int32")
 
@@ -50,6 +55,7 @@ class _Arrays:
     fmod = staticmethod(np.fmod)
     abs = staticmethod(np.abs)
     where = staticmethod(np.where)
+    is_nan = staticmethod(np.isnan)
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
 
@@ -81,7 +87,7 @@ def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
 def _pixel_before(m: Any, p: Any) -> Any:
     """The last pixel before a place. Of NaN, which CPUs convert to different integers, a pixel
     far below the image."""
-    return m.floor(m.where(p >= FAR, p, FAR))
+    return m.floor(m.where(m.is_nan(p), FAR, p))
 
 
 def _weights(rest: Any, mode: str) -> list[Any]:
