@@ -103,7 +103,7 @@ def ordered(inputs: Inputs) -> bool:
 
 def of_operator(
     name: str, op: str, params: Sequence[tuple[tuple[int, ...], str, Draw]],
-    compared: Callable[[Inputs], bool] = lambda inputs: True, outputs: int | None = None,
+    compared: Callable[[Inputs], bool] = lambda inputs: True,
     **attrs: Any,
 ) -> Hostile:  # fmt: skip
     builder = BlockBuilder("main")
@@ -214,7 +214,11 @@ def _operators() -> list[Hostile]:
     image, of = ((2, 1, 3, 4), "float32", numbers), ((3,), "int64", index(2))
     for mode in ("nearest", "linear", "cubic"):
         for padding in ("zeros", "border", "reflection"):
-            attrs = {"mode": mode, "padding": padding, "corners": padding == "border"}
+            attrs: dict[str, Any] = {
+                "mode": mode,
+                "padding": padding,
+                "corners": padding == "border",
+            }
             place = ((3, 5, 2), "float32", floats(-2, 5))
             found.append(
                 of_operator(f"sample_{mode}_{padding}", "sample", [image, place, of], **attrs)
