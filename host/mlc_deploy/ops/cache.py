@@ -50,7 +50,9 @@ def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ten
         if not further:
             return seq((*refused, new))
         away = further[0][()]
-        refused.append(If(te.all_of(away > 0, away > most - first), failed()))
+        # Both are bounded before they are added: a pass may move terms from side to side.
+        refused.append(If(away > most, failed()))
+        refused.append(If(te.all_of(away > 0, away + first > most), failed()))
         turns: Expr = te.select(away > 0, number(behind), 0)
         return seq((*refused, nest((lead, turns, width), moved, "m"), new))
 
