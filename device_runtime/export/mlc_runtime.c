@@ -107,6 +107,8 @@ const char *mlc_status_text(int32_t status) {
         return "sizes of a kernel's arguments do not fit each other";
     case MLC_BAD_EXTENT:
         return "a dimension is negative, or more than the model was compiled for";
+    case MLC_BAD_INDEX:
+        return "an index, or a number of rows, lies outside of its axis";
     case MLC_NULL:
         return "a pointer to weights, memory, an input or an output is NULL";
     case MLC_UNALIGNED:

@@ -84,6 +84,9 @@ static const struct {
     {SYS_recvmsg, UINT32_MAX, BOX_SOCKET},
     {SYS_sendto, UINT32_MAX, BOX_SOCKET},
     {SYS_sched_setaffinity, UINT32_MAX, 0}, /* its own, and nobody else's */
+#ifdef __GLIBC__ /* signals 32 and 33, its own, which the first thread prepares for */
+    {SYS_rt_sigaction, ~1U, 32},
+#endif
     /* A thread, of those flags that the C library gives, and no process. */
     {SYS_clone,
      ~(uint32_t)(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM | CLONE_SETTLS |

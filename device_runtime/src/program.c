@@ -124,6 +124,7 @@ bool program_bad_status(const Program *program, const Kernel *kernel, int32_t st
          status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"
          : status == MLC_BAD_SHAPE   ? ": sizes of its arguments do not fit each other"
          : status == MLC_BAD_EXTENT  ? ": a dimension is negative, or more than it may be"
+         : status == MLC_BAD_INDEX   ? ": an index, or a number of rows, lies outside of its axis"
                                      : "");
     failure->placed = true;
     failure->place = place;

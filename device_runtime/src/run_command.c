@@ -10,11 +10,13 @@
 #include "npy.h"
 #include "pool.h"
 #include "program.h"
+#include "shown.h"
 #include "timer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +24,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, FAILED = 1, MISUSED = 2, MOST_SAMPLES = 20 };
+enum { OK = 0, FAILED = 1, MISUSED = 2, MOST_SAMPLES = 20, MOST_SECONDS = 1000000 };
+enum { ENTERED = 1 << 30 };
 
 typedef struct {
     const char *model, *output;
@@ -30,6 +33,7 @@ typedef struct {
     uint32_t input_count;
     const char *cores;
     uint32_t threads; /* 0: as many as there are cores */
+    uint32_t seconds; /* --timeout */
     bool time, stream;
 } Options;
 
@@ -37,6 +41,7 @@ typedef struct {
 typedef struct {
     volatile uint32_t forbidden, call; /* as box_enter has it; the call at work */
     uint32_t loaded, done;             /* 1: so far it went well */
+    volatile uint32_t held;            /* what box_enter returned, and ENTERED */
     Failure failure;
     Samples samples; /* with --time */
 } Result;
@@ -321,7 +326,7 @@ static bool serve_frames(void) {
 
 static _Noreturn void work(int socket, uint32_t held) {
     Result *result = job.result;
-    box_enter(socket, held, &result->forbidden, &result->failure);
+    result->held = ENTERED | box_enter(socket, held, &result->forbidden, &result->failure);
     result->loaded = !result->failure.failed && load_program(&result->failure);
     if (job.options.stream) {
         result->done = result->loaded && serve_frames();
@@ -336,16 +341,50 @@ static _Noreturn void work(int socket, uint32_t held) {
 
 /* ---- ... and outside of it ---- */
 
-static void tell_death(int status) {
-    char where[MAX_PLACE_TEXT], signal[16];
-    uint32_t call = job.result->call, forbidden = job.result->forbidden;
+/* What was at work. */
+static void say_where(char *where, size_t size) {
+    uint32_t call = job.result->call;
     if (job.result->loaded && call < job.about.model.call_count) {
         Place place = program_place(&job.about, call);
-        place_text(&place, true, where, sizeof where);
+        place_text(&place, true, where, size);
     } else {
-        snprintf(where, sizeof where, "loading the model");
+        snprintf(where, size, "loading the model");
     }
+}
+
+static void tell_death(int status) {
+    char where[MAX_PLACE_TEXT], signal[16];
+    uint32_t forbidden = job.result->forbidden;
+    say_where(where, sizeof where);
     box_tell(&job.failure, where, BY_ITSELF, status, forbidden, signal);
+}
+
+/* Waits for a packet of the worker, or its end. False, with the failure, if --timeout is over first. */
+static bool await_worker(int socket) {
+    char where[MAX_PLACE_TEXT];
+    struct pollfd worker = {.fd = socket, .events = POLLIN};
+    uint64_t end = mlc_nanoseconds() + job.options.seconds * (uint64_t)1000000000;
+    for (uint64_t now; (now = mlc_nanoseconds()) < end;) {
+        int ready = poll(&worker, 1, (int)((end - now) / 1000000) + 1);
+        if (ready > 0 || (ready < 0 && errno != EINTR)) return true;
+    }
+    say_where(where, sizeof where);
+    return fail(&job.failure, TIMEOUT, "%s did not end within %u s; try: --timeout with more seconds, "
+                "if it is slow rather than stuck", where, job.options.seconds);
+}
+
+/* One line on what this system lacks that would hold a model's code. */
+static void tell_box(void) {
+    uint32_t held = job.result->held;
+    const char *comma = "";
+    if (!(held & ENTERED) || (held & (BOX_SYSCALLS | BOX_FILES)) == (BOX_SYSCALLS | BOX_FILES)) return;
+    fprintf(stderr, "warning: this system's box lacks ");
+    for (uint32_t i = 0; i < BOX_PARTS; i++)
+        if (!(held & 1U << i) && 1U << i != BOX_MEMORY) { /* nobody else has this memory */
+            fprintf(stderr, "%s%s", comma, box_names[i]);
+            comma = ", ";
+        }
+    fprintf(stderr, "; try: only models from people you trust\n");
 }
 
 typedef enum { WHOLE, END, BROKEN } Frame;
@@ -390,10 +429,10 @@ static bool write_results(void) {
 /* Frame after frame through the box, until its end or the input's. */
 static void stream(int socket) {
     char byte = 0;
-    bool ready = recv(socket, &byte, 1, 0) == 1;
+    bool ready = await_worker(socket) && recv(socket, &byte, 1, 0) == 1;
     while (ready && read_frame() == WHOLE && send(socket, &byte, 1, MSG_NOSIGNAL) == 1)
-        ready = recv(socket, &byte, 1, 0) == 1 && write_results();
-    shutdown(socket, SHUT_RDWR);
+        ready = await_worker(socket) && recv(socket, &byte, 1, 0) == 1 && write_results();
+    shutdown(socket, SHUT_WR); /* the worker ends; its end of the socket then closes */
 }
 
 static bool run_in_box(void) {
@@ -404,7 +443,9 @@ static bool run_in_box(void) {
     if (pid < 0) return false;
     if (pid == 0) work(socket, held);
     if (job.options.stream) stream(socket);
-    int status = box_await(pid);
+    if (!job.failure.failed) await_worker(socket); /* it closes its end when it ends */
+    int status = box_end(pid);
+    tell_box();
     if (job.failure.failed) return false;
     const Samples *samples = &result->samples;
     bool timed = samples->count - 1 < MOST_SAMPLES && samples->rows - 1 < MAX_ROWS;
@@ -471,8 +512,14 @@ static void file_name(const char *name, char *text, size_t size) {
     for (; *name && used + 1 < size; name++) {
         unsigned c = (unsigned char)*name;
         bool kept = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                    c == '_' || c == '-' || c == '.' || c >= 0x80;
-        text[used++] = (char)(kept ? c : '_');
+                    c == '_' || c == '-' || c == '.';
+        size_t length = c >= 0x80 ? printable(name) : 0;
+        if (length > 0 && used + length < size) {
+            memcpy(text + used, name, length);
+            used += length, name += length - 1;
+        } else {
+            text[used++] = (char)(kept ? c : '_');
+        }
     }
     text[used] = 0;
 }
@@ -511,13 +558,23 @@ static int misused(const char *what, const char *about) {
     return MISUSED;
 }
 
+/* A number from 1 to `most`; 0 for other text. */
+static uint32_t number_of(const char *text, uint32_t most) {
+    uint32_t number = 0;
+    for (; *text >= '0' && *text <= '9' && number <= most; text++)
+        number = 10 * number + (uint32_t)(*text - '0');
+    return *text || number > most ? 0 : number;
+}
+
 static int parse(int count, char **arguments) {
     Options *o = &job.options;
     o->cores = "";
+    o->seconds = RUN_SECONDS;
     for (int i = 0; i < count; i++) {
         const char *word = arguments[i];
         bool valued = strcmp(word, "--input") == 0 || strcmp(word, "--output") == 0 ||
-                      strcmp(word, "--threads") == 0 || strcmp(word, "--cores") == 0;
+                      strcmp(word, "--threads") == 0 || strcmp(word, "--cores") == 0 ||
+                      strcmp(word, "--timeout") == 0;
         if (valued && i + 1 == count) return misused("nothing follows ", word);
         const char *value = valued ? arguments[++i] : "";
         if (strcmp(word, "--time") == 0) {
@@ -529,11 +586,11 @@ static int parse(int count, char **arguments) {
         } else if (strcmp(word, "--cores") == 0) {
             o->cores = value;
         } else if (strcmp(word, "--threads") == 0) {
-            const char *end = value;
-            for (o->threads = 0; *end >= '0' && *end <= '9' && o->threads <= MAX_THREADS; end++)
-                o->threads = 10 * o->threads + (uint32_t)(*end - '0');
-            if (*end || o->threads < 1 || o->threads > MAX_THREADS)
+            if (!(o->threads = number_of(value, MAX_THREADS)))
                 return misused("a model runs on 1 to 256 threads, not on ", value);
+        } else if (strcmp(word, "--timeout") == 0) {
+            if (!(o->seconds = number_of(value, MOST_SECONDS)))
+                return misused("--timeout takes 1 to 1000000 seconds, not ", value);
         } else if (valued) {
             if (o->input_count == MLC_MAX_OPERANDS) return misused("too many inputs: ", value);
             o->inputs[o->input_count++] = value;
@@ -555,6 +612,7 @@ int run_command(int count, char **arguments) {
     bool ok = run_job();
     if (fflush(stdout) != 0 && ok) ok = file_failure("cannot be written", "standard output");
     if (ok) return OK;
-    fprintf(stderr, "error: %s\n", job.failure.text);
+    char text[2 * sizeof job.failure.text];
+    fprintf(stderr, "error: %s\n", shown(job.failure.text, text, sizeof text));
     return FAILED;
 }

@@ -9,7 +9,7 @@ import pytest
 import mlc_deploy as mlc
 import mlc_rpc
 from mlc_deploy.board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
-from mlc_deploy.cli.board import box_text
+from mlc_deploy.cli.box import box_facts, box_text
 from mlc_deploy.cli.main import main
 from mlc_deploy.cli.options import Misuse
 from mlc_deploy.cli.place import choose, located
@@ -140,6 +140,21 @@ def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> No
 )
 def test_what_the_box_holds_is_told(held: tuple[str, ...] | None, told: str) -> None:
     assert box_text(held) == told
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (None, []),
+        (BOX, []),
+        (("syscalls", "files"), []),
+        (("syscalls",), ["lacks files, tcp, signals, processes, user, memory"]),
+        ((), ["lacks syscalls, files, tcp, signals, processes, user, memory"]),
+    ],
+)
+def test_a_run_tells_what_the_box_lacks(held: tuple[str, ...] | None, told: list[str]) -> None:
+    facts = [("box", f"{lack}; try: only models from people you trust") for lack in told]
+    assert [*box_facts(held)] == facts
 
 
 def test_an_emulated_board_is_not_trusted(capfd: pytest.CaptureFixture[str]) -> None:

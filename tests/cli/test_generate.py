@@ -65,6 +65,20 @@ def test_tokens_and_what_they_cost(mlc_deploy: Command, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("ids", ["3,1000000", "3,64", "3,-1", f"3,{2**32 + 1}"])
+@pytest.mark.parametrize("loop", ["host", "board"])
+def test_a_token_beyond_the_vocabulary(
+    ids: str, loop: str, mlc_deploy: Command, tmp_path: Path
+) -> None:
+    words = (saved(tmp_path), f"--prompt-ids={ids}", "--max-length", 48, "--loop", loop)
+    ended = mlc_deploy("generate", *map(str, words), "--board", "local://")
+    assert ended.complaint == (
+        f"error: {ids[2:]} is no token: the model's vocabulary has 64 tokens\n"
+        "  in:  token 2 of 2\n"
+        "  try: tokens from 0 to 63; the tokenizer of this model makes them\n-> 1"
+    )
+
+
 def test_refusals(
     mlc_deploy: Command, tmp_path: Path, golden: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,

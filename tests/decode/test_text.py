@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.decode.model import STEP, read_decoder
 from mlc_deploy.decode.sampling import Sampling
+from mlc_deploy.decode.text import Text
 from mlc_deploy.errors import DecodeError
 from mlc_targets import Target, TargetError
 from tests.decode.tiny import (
@@ -320,6 +322,25 @@ def test_saved_and_loaded(made: Made, local: Session, tmp_path: Path) -> None:
     assert isinstance(made.decoder.model, mlc.CompiledModel)
     file = made.decoder.model.save(tmp_path / "decoder.mlc")
     assert list(mlc.generate(file, PROMPT, local, tokens=5)) == made.tokens[:5]
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 2**32 + 1, 1.0, "1"])
+def test_a_token_beyond_the_vocabulary(token: Any, made: Made, local: Session) -> None:
+    """By each way into a text; the text goes on after it."""
+    text = Text(local.load(made.decoder.model))
+    text.read(PROMPT)
+    said = f"{token!r} is no token: the model's vocabulary has {VOCABULARY} tokens"
+    calls: list[Callable[[], object]] = [
+        lambda: text.read([token]),
+        lambda: next(text.reply([token])),
+        lambda: next(mlc.generate(made.decoder, [token], local)),
+    ]
+    for call in calls:
+        with pytest.raises(DecodeError) as told:
+            call()
+        assert told.value.what == said
+        assert text.read_so_far == len(PROMPT)
+    assert [*text.follow(text.likeliest(), COUNT)] == made.tokens
 
 
 def test_refused_on_the_board(made: Made, local: Session) -> None:

@@ -183,6 +183,14 @@ def gather(op: str, rng: Random) -> AwkwardCall:
     return call(op, (whole, dtype(rng)), (shape(rng, 0, 3), "int64"), axis=axis)
 
 
+def check_indices(op: str, rng: Random) -> AwkwardCall:
+    whole = shape(rng, 1)
+    extents = tuple(rng.choice(LARGE) for _ in range(rng.choice((1, min(whole[-1], 5)))))
+    whole = (*whole[:-1], len(extents)) if len(extents) > 1 else whole
+    kind = rng.choice(("int32", "int64"))
+    return call(op, (whole, kind), extents=extents, from_end=rng.random() < 0.5)
+
+
 def gather_elements(op: str, rng: Random) -> AwkwardCall:
     whole = shape(rng, 1, 4)
     return call(op, (whole, dtype(rng)), (whole, "int64"), axis=rng.randrange(len(whole)))
@@ -349,6 +357,7 @@ OWN = (
     bitcast,
     broadcast_to,
     cast,
+    check_indices,
     col2im,
     concatenate,
     cumulative,

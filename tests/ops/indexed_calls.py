@@ -43,6 +43,18 @@ def gather_nd(rng: Random) -> OperatorCall:
     return OperatorCall("gather_nd", (array(rng, shape), indices), {"batch_dims": batch})
 
 
+def check_indices(rng: Random) -> OperatorCall:
+    """Of one extent, or of one for each element of a tuple."""
+    extents = tuple(rng.randint(1, 6) for _ in range(rng.choice((1, 1, 2, 3))))
+    front = shape_of(rng, 0, 2)
+    if len(extents) == 1:
+        indices = places(rng, front, extents[0])
+    else:
+        columns = [places(rng, front, n).astype(np.int64) for n in extents]
+        indices = np.stack(columns, -1)
+    return OperatorCall("check_indices", (indices,), {"extents": extents, "from_end": True})
+
+
 def scatter_elements(rng: Random) -> OperatorCall:
     """Without a reduction an element is met once, else which update stays would be undefined.
     With one, a place may lie beyond the end, and its update goes nowhere."""
@@ -332,6 +344,7 @@ def extent(rng: Random) -> OperatorCall:
 
 CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "bitcast": bitcast,
+    "check_indices": check_indices,
     "col2im": col2im,
     "conv_nd": conv_nd,
     "cumulative": cumulative,

@@ -12,11 +12,11 @@ from mlc_rpc import Session
 from mlc_rpc.facts import Facts, findings, read_facts
 from mlc_rpc.keys import how_to_start, key_path, make_key
 from mlc_rpc.transport import LabgridUrl, SshUrl, TcpUrl, parse_url
-from mlc_rpc.wire import BOX
 
 from ..board.calibrated import forget_calibration
 from ..board.connect import connect, target_of
 from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
+from .box import box_text
 from .calibrate import calibrate_command
 from .errors import FAILED, OK
 from .help import BOARD, COMPILING, HELP_NAMES, Command, grouped
@@ -250,16 +250,6 @@ def _described(session: Session) -> list[tuple[str, str]]:
         ("runtime", device.runtime),
         ("box", box_text(device.box)),
     ]
-
-
-def box_text(held: tuple[str, ...] | None) -> str:
-    """syscalls, user; not files, tcp, signals, processes"""
-    if held is None:
-        return "not known"
-    missing = ", ".join(part for part in BOX if part not in held)
-    if not held:
-        return "nothing"
-    return ", ".join(held) + (f"; not {missing}" if missing else "")
 
 
 def _kind(model: str, midr: int, session: Session) -> str:

@@ -33,6 +33,7 @@ from .progress import Progress
 from .saving import saved
 from .tables import Record
 
+NUMBER = r"-?\d{1,18}"  # int64 holds it; the decoder says which ones it knows
 ENDED = {
     "end": "the model ended the text", "stop": "a text of --stop stood there",
     "limit": "as many tokens as --tokens says", "full": "the cache was full (--max-length)",
@@ -197,7 +198,7 @@ def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list
         )
     if ids is None:
         return prompt
-    if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", ids):
+    if not re.fullmatch(rf"\s*{NUMBER}(\s*,\s*{NUMBER})*\s*", ids, re.ASCII):
         raise Misuse("these are no numbers of tokens", where=f"--prompt-ids {ids}", mend="1,2,3")
     return [int(number) for number in ids.split(",")]
 

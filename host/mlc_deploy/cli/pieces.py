@@ -16,6 +16,7 @@ from ..decode.api import Decoder, Reply
 from ..decode.speech import Transcriber, Transcript
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
+from .box import box_facts
 from .help import BOARD, OUTPUTS, grouped
 from .json_file import JsonFile
 from .options import CORES, DEBUG, JSON_HELP, refuse_compiled
@@ -100,6 +101,7 @@ def run_record(
 ) -> Record:
     return {
         "model": file.stem, "target": str(target), "board": session.board,
+        "box": None if session.device.box is None else list(session.device.box),
         "emulated": session.emulated, "text": written.text or None, "reply": written.tokens,
         **written.summary.record(),
     }  # fmt: skip
@@ -125,4 +127,4 @@ def costs(record: Record) -> list[tuple[str, str]]:
     if record["instructions"] is not None:
         per_token = f"{count_text(record['instructions'])} instructions per token"
         found.insert(0, ("counted", per_token))
-    return found
+    return [*found, *box_facts(record["box"])]

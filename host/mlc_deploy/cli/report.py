@@ -10,6 +10,7 @@ from rich.table import Table
 from mlc_rpc.cores import ranges
 from mlc_targets import BASE, Target
 
+from .box import box_facts
 from .tables import (
     Record,
     add_row,
@@ -150,6 +151,9 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
             yield "doubt", f"{doubt['what']}; try: {doubt['mend']}", WARNING
         if conditions := _conditions(found):
             yield "board", conditions, ""
+    if record["board"] is not None:
+        for label, text in box_facts(record["board"]["box"]):
+            yield label, text, WARNING
     if record["upload_s"] is not None:
         seconds = _time(record["upload_s"] * 1e3)
         yield "upload", f"{seconds}: {bytes_text(record['upload_bytes'])}", ""

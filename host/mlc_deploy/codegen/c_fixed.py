@@ -32,7 +32,8 @@ enum mlc_status {
     MLC_OK = 0,
     MLC_OUT_OF_BOUNDS = 1, /* an access outside its buffer, in code built with bound checks */
     MLC_BAD_SHAPE = 2,     /* arguments whose sizes do not fit each other */
-    MLC_BAD_EXTENT = 3     /* a symbolic dimension that is negative, or more than it may be */
+    MLC_BAD_EXTENT = 3,    /* a symbolic dimension that is negative, or more than it may be */
+    MLC_BAD_INDEX = 4      /* an index, or a number of rows, outside of its axis */
 };
 
 enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 };

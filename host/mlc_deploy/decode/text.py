@@ -83,6 +83,7 @@ class Text(Closing):
         self._one = {IDS: np.zeros((1, 1), self._dtype)}
         self.steps: list[Step] = []
         self.read_so_far = 0
+        self._vocabulary = vocabulary_of(self.model)
         self._length = None if FILLED in self.model.states else length_of(self.model)
         self._timeout = timeout
         self._most = written_at_once(self.model)
@@ -108,7 +109,8 @@ class Text(Closing):
         return Memory(self.model.weights_bytes, cache, self.model.arena_bytes)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Reads more tokens. Raises DecodeError if there is no room, or no token."""
+        """Reads more tokens. Raises DecodeError if there is no room, no token, or one that the
+        vocabulary lacks."""
         self._refuse(tokens)
         for begin in range(0, len(tokens), self._widest):
             part = tokens[begin : begin + self._widest]
@@ -136,6 +138,8 @@ class Text(Closing):
     def _refuse(self, tokens: Sequence[int]) -> None:
         if not tokens:
             raise DecodeError("there is no token to read", mend="one at least, such as a beginning")
+        if self._vocabulary is not None:
+            refuse_unknown(tokens, self._vocabulary)
         if self.room is not None and len(tokens) > self.room:
             raise DecodeError(
                 f"{len(tokens)} tokens do not fit into the cache, which has room for {self.room}"
@@ -368,6 +372,23 @@ def _bytes(param: Param) -> int:
 def length_of(model: Model) -> int:
     """The tokens that a decoder's cache has room for."""
     return int(next(p.shape[2] for p in model.states.values() if len(p.shape) == 4))
+
+
+def vocabulary_of(model: Model) -> int | None:
+    """The number of tokens that a decoder knows; None for one that gives no logits."""
+    logits = model.results.get(LOGITS)
+    return None if logits is None else int(logits.shape[-1])
+
+
+def refuse_unknown(tokens: Sequence[int], vocabulary: int) -> None:
+    """Raises DecodeError for a token that a vocabulary of this size lacks."""
+    for place, token in enumerate(tokens):
+        if not isinstance(token, (int, np.integer)) or not 0 <= token < vocabulary:
+            raise DecodeError(
+                f"{token!r} is no token: the model's vocabulary has {vocabulary} tokens",
+                where=f"token {place + 1} of {len(tokens)}",
+                mend=f"tokens from 0 to {vocabulary - 1}; the tokenizer of this model makes them",
+            )
 
 
 def refuse_other(model: Model) -> None:

@@ -231,6 +231,8 @@ class Extents:
             made = np.frompyfunc(lambda a, b: self._decided(COMPARING[op], a, b), 2, 1)(*arrays)
             if None in np.asarray(made, object):
                 return
+        elif op == "check_indices":
+            (made,) = arrays
         elif op == "where":
             made = np.where(arrays[0].astype(bool), *arrays[1:])
         elif op == "cast" and attrs["dtype"] in ("int32", "int64"):

@@ -12,6 +12,7 @@ import numpy as np
 from ..graph.nodes import Value
 from ..ir import Dim
 from ..ops.elementwise import same_extent
+from .layers.indices import checked
 from .layers.products import scaled
 from .layers.shapes import expand, iota, joined, reshape, rows, split, transposed
 from .node import Node, shape_of
@@ -137,6 +138,7 @@ def _gather_block_quantized(n: OnnxNode) -> Any:
         raise n.refuse("axes other than 0 (of rows) and the last one (of blocks) are not supported")
     bits, size = n.attr("bits", 4), n.attr("block_size", 128)
     packed = n.kind(0) is None  # several numbers to a byte; narrow types are unpacked already
+    indices = checked(n, indices, [shape_of(table)[0]])
     found = [
         None if x is None else n.emit("gather", x, indices, axis=0)
         for x in (table, n.real(2), n.optional(3))

@@ -11,7 +11,8 @@ import numpy as np
 from ..graph.nodes import Constant, Value
 from ..ir import Dim
 from ..ops.shape import normal_axis
-from .extents import product
+from .extents import product, simplified
+from .layers.indices import checked, gather_elements, gather_nd, scatter_elements, scatter_nd
 from .layers.shapes import (
     counted_rows,
     expand,
@@ -34,13 +35,21 @@ SUPPRESSION = ((0, "int64"), (0.0, "float32"), (float("-inf"), "float32"))
 
 
 def _gather_elements(n: OnnxNode) -> Any:
-    return n.emit("gather_elements", n.input(0), n.input(1), axis=n.axis(0))
+    return gather_elements(n, n.input(0), n.input(1), n.axis(0))
 
 
 def _scatter_elements(n: OnnxNode) -> Any:
-    inputs = (n.input(k) for k in range(3))
-    reduction = n.attr("reduction", "none")
-    return n.emit("scatter_elements", *inputs, axis=n.axis(0), reduction=reduction)
+    x, index, updates = (n.input(k) for k in range(3))
+    return scatter_elements(n, x, index, updates, n.axis(0), n.attr("reduction", "none"))
+
+
+def _gather_nd(n: OnnxNode) -> Any:
+    return gather_nd(n, n.input(0), n.input(1), n.attr("batch_dims", 0))
+
+
+def _scatter_nd(n: OnnxNode) -> Any:
+    x, index, updates = (n.input(k) for k in range(3))
+    return scatter_nd(n, x, index, updates, n.attr("reduction", "none"))
 
 
 def _compress(n: OnnxNode) -> Any:
@@ -157,7 +166,8 @@ def _reverse_sequence(n: OnnxNode) -> Any:
     """Turns round the first elements of each batch; lengths says how many."""
     x, shape = n.input(0), n.shape()
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
-    lengths = vector_along(n, n.cast(n.input(1), "int64"), batch, len(shape))
+    counts = checked(n, n.input(1), [simplified(shape[time] + 1)], from_end=False)
+    lengths = vector_along(n, n.cast(counts, "int64"), batch, len(shape))
     t = iota(n, shape[time], len(shape), time)
     turned = n.emit("subtract", n.emit("subtract", lengths, n.constant(1, "int64")), t)
     places = n.emit("where", n.emit("less", t, lengths), turned, t)
@@ -282,9 +292,10 @@ def _as_matmul(
 
 INDEXING: dict[str, Converter] = {
     "Compress": _compress, "CumProd": _cumulative, "CumSum": _cumulative, "Einsum": _einsum,
-    "EyeLike": _eye_like, "GatherElements": _gather_elements,
+    "EyeLike": _eye_like, "GatherElements": _gather_elements, "GatherND": _gather_nd,
     "Hardmax": _hardmax, "NonMaxSuppression": _non_max_suppression,
     "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_elements, "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
     "TensorScatter": _tensor_scatter, "TopK": _top_k, "Trilu": _trilu, "Unique": _unique,
 }  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graph.nodes import Value
 from .extents import product
+from .layers.indices import checked
 from .layers.norms import affine, batch_statistics, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
 from .layers.shapes import reshape
@@ -143,6 +144,7 @@ def _max_unpool(n: OnnxNode) -> Any:
         places = _moved_places(n, places, spatial, shape[2:])
     count = math.prod(data)
     zeros = n.constant(np.zeros(math.prod(shape)), n.dtype())
+    places = checked(n, places, [math.prod(shape)], from_end=False)
     flat = [reshape(n, v, (count,)) for v in (places, n.input(0))]
     return reshape(n, n.emit("scatter_elements", zeros, *flat, axis=0, reduction="none"), shape)
 

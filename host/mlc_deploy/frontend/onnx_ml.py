@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
+from .layers.indices import gather
 from .layers.products import scaled
 from .layers.shapes import joined, reshape, rows, with_axis
 from .node import shape_of
@@ -158,9 +159,8 @@ def _svm_classifier(n: OnnxNode) -> Any:
 
 def _array_feature_extractor(n: OnnxNode) -> Any:
     x = n.input(0)
-    y = n.emit(
-        "gather", x, reshape(n, n.input(1), (math.prod(n.shape(1)),)), axis=len(shape_of(x)) - 1
-    )
+    index = reshape(n, n.input(1), (math.prod(n.shape(1)),))
+    y = gather(n, x, index, len(shape_of(x)) - 1, from_end=False)
     return reshape(n, y, (1, *shape_of(y))) if len(shape_of(y)) == 1 else y
 
 

@@ -14,6 +14,7 @@ from ..ir import Expr, expr
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
+from .layers.indices import gather
 from .layers.products import scaled
 from .layers.shapes import (
     expand,
@@ -215,7 +216,7 @@ CONVERTERS: dict[str, Converter] = {
     "Transpose": _transpose, "Unsqueeze": _unsqueeze,
     "Concat": lambda n: joined(n, n.every(), n.attr("axis")),
     "Flatten": lambda n: reshape(n, n.input(0), n.two_dimensional(n.attr("axis", 1))),
-    "Gather": lambda n: n.emit("gather", n.input(0), n.input(1), axis=n.axis(0)),
+    "Gather": lambda n: gather(n, n.input(0), n.input(1), n.axis(0)),
     "Identity": lambda n: n.inputs[0],
     "Size": lambda n: n.extents.value(n, product(n.shape())),
     "Tile": lambda n: n.emit("tile", n.input(0), reps=n.ints("repeats", 1)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.nodes import Value
+from .extents import simplified
+from .layers.indices import checked
 from .layers.integers import integer_matmul, is_zero
 from .layers.recurrent import Cell, Function, Products, recurrent
 from .layers.shapes import rows, select, transposed
@@ -110,7 +112,10 @@ def _recurrent(n: OnnxNode) -> Any:
         for number, backwards in enumerate(directions)
     ]
     states = [None if s is None else turned(s) for s in initial]
-    y, *lasts = recurrent(n, turned(x), cells, states, n.optional(4))
+    x, lengths = turned(x), n.optional(4)
+    if lengths is not None:
+        lengths = checked(n, lengths, [simplified(shape_of(x)[0] + 1)], from_end=False)
+    y, *lasts = recurrent(n, x, cells, states, lengths)
     if batch_first:
         y = n.emit("transpose", y, axes=(2, 0, 1, 3))
     return [y, *map(turned, lasts)]

@@ -12,6 +12,7 @@ from ..graph.nodes import Constant, Deferred, TensorType, Value
 from ..ops import Array
 from ..ops.block_scaled import SIZES, STORED
 from .layers.blocks import times_blocks
+from .layers.indices import gather
 from .layers.integers import integer_matmul
 from .layers.products import matmul, scaled
 from .layers.shapes import iota, reshape, select, split, stacked, transposed, with_axis
@@ -105,11 +106,11 @@ def _refuse_statistics(n: OnnxNode) -> None:
 def _embed_norm(n: OnnxNode) -> Any:
     """The sum of the embeddings of words, places and segments, normalized."""
     batch, length = n.shape()
-    total = n.emit("gather", n.input(2), n.input(0), axis=0)
+    total = gather(n, n.input(2), n.input(0), 0, from_end=False)
     places = n.optional(8) or n.constant(np.arange(length), "int32")
-    total = n.emit("add", total, n.emit("gather", n.input(3), places, axis=0))
+    total = n.emit("add", total, gather(n, n.input(3), places, 0, from_end=False))
     if n.optional(1) is not None:
-        total = n.emit("add", total, n.emit("gather", n.input(4), n.input(1), axis=0))
+        total = n.emit("add", total, gather(n, n.input(4), n.input(1), 0, from_end=False))
     mask = n.optional(7)
     count: Value = n.constant(np.zeros(batch), "int32")
     if mask is not None:

@@ -15,6 +15,7 @@ from ..ir import Dim, Expr, dtype_of, value_range
 from ..ops.elementwise import same_extent
 from ..ops.shape import normal_axis
 from .extents import simplified
+from .layers.indices import checked
 from .layers.products import scaled
 from .layers.resize import (
     Table,
@@ -317,7 +318,8 @@ def _roi_align(n: OnnxNode) -> Any:
         place = reshape(n, place, own)
         inside.append(within(n, place, -1, extent))
         places.append(expand(n, place, (count, height * ratio, width * ratio, 1)))
-    images, of = n.input(0), n.input(2)
+    images = n.input(0)
+    of = checked(n, n.input(2), [n.shape()[0]], from_end=False)
     place = n.emit("concatenate", *places, axis=3)
     if mode == "max":
         y = _largest_term(n, images, place, of)

@@ -12,6 +12,7 @@ from ..graph.nodes import Constant, Value
 from ..ir import Expr
 from ..ops.shape import normal_axis
 from .extents import larger, simplified
+from .layers.indices import checked, gather, gather_elements, scatter_elements, scatter_nd
 from .layers.shapes import (
     expand,
     filled_up,
@@ -199,12 +200,12 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
         x = n.emit("transpose", x, axes=[*axes, *rest])
         axes = list(range(len(axes)))
     if len(axes) == 1:
-        return n.emit("gather", x, given[0], axis=axes[0])
+        return gather(n, x, given[0], axes[0])
     shape = shape_of(x)
     extents = shape[axes[0] : axes[-1] + 1]
     flat: Value = n.constant(0, "int64")
     for index, extent in zip(given, extents, strict=True):
-        i = from_front(n, n.tensor(index, "int64"), extent)
+        i = from_front(n, n.cast(checked(n, n.tensor(index, "int64"), [extent]), "int64"), extent)
         flat = n.emit("add", n.emit("multiply", flat, n.constant(extent, "int64")), i)
     flattened = (*shape[: axes[0]], math.prod(extents), *shape[axes[-1] + 1 :])
     return n.emit("gather", reshape(n, x, flattened), flat, axis=axes[0])
@@ -230,7 +231,7 @@ def _nonzero(n: TorchNode, x: Any) -> Any:
 
 
 def _gather(n: TorchNode, x: Any, dim: int, index: Any, *_: Any) -> Any:
-    return n.emit("gather_elements", x, index, axis=axes_of(x, dim)[0])
+    return gather_elements(n, x, index, axes_of(x, dim)[0])
 
 
 def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -> Any:
@@ -241,7 +242,7 @@ def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -
         updates = part(n, updates, {a: (0, 1, e) for a, e in enumerate(shape_of(index))})
     reduction = "add" if n.aten == "scatter_add" else "none"
     (axis,) = axes_of(x, dim)
-    return n.emit("scatter_elements", x, index, updates, axis=axis, reduction=reduction)
+    return scatter_elements(n, x, index, updates, axis, reduction)
 
 
 def _index_put(
@@ -271,7 +272,7 @@ def _index_put(
         written = _added(n, x, places.value, updates)
     else:
         how = "add" if accumulate else "none"
-        written = n.emit("scatter_nd", x, places, updates, reduction=how)
+        written = scatter_nd(n, x, places, updates, how)
     return _turned(n, written, [order.index(axis) for axis in range(len(order))])
 
 
@@ -366,9 +367,9 @@ SHAPES: dict[str, Converter] = {
         )
     },
     "constant_pad_nd": _pad,
-    "embedding": lambda n, weight, indices, *_: n.emit("gather", weight, indices, axis=0),
+    "embedding": lambda n, weight, indices, *_: gather(n, weight, indices, 0),
     "full": lambda n, size, value, *_: _filled(n, value, size),
-    "index_select": lambda n, x, dim, at: n.emit("gather", x, at, axis=axes_of(x, dim)[0]),
+    "index_select": lambda n, x, dim, at: gather(n, x, at, axes_of(x, dim)[0]),
     "linspace": lambda n, first, last, count, *_: n.constant(
         np.linspace(first, last, count), n.dtype
     ),

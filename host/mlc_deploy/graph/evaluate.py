@@ -9,11 +9,13 @@ from functools import partial
 
 import numpy as np
 
+from ..errors import InputError
 from ..ir import Dim, IRModule, PrimFunc
 from ..ir import Var as Symbol
 from ..ir.interp import run
 from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
+from ..ops.indices import OutsideError
 from .control import run_branch, run_loop
 from .dims import bound, bound_dims, fit, same_type
 from .extents import defined_by, known
@@ -34,6 +36,8 @@ from .nodes import (
 )
 from .shapeless import Shapeless
 
+INDICES_MEND = "--input with indices that lie inside (docs/reference/indices.md)"
+
 Observer = Callable[[Binding, tuple[Array, ...]], None]
 
 
@@ -50,7 +54,8 @@ def evaluate(
     observe(binding, values) sees every binding's outputs as they appear. Values that no later call
     reads are dropped. `around` has the dimensions of the surrounding function. Calls of PrimFuncs
     are interpreted, and need their module. Registered functions are called. Raises ValueError for
-    an input that is missing, unknown, or of another shape or dtype, and ExternalError.
+    an input that is missing, unknown, or of another shape or dtype, InputError for an index outside
+    of its axis, and ExternalError.
     """
     if isinstance(function, Shapeless):
         given = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
@@ -139,7 +144,12 @@ def _call(
 
     match binding.call:
         case Call(op, _, attrs):
-            return evaluate_op(op, args, {key: known(v, dims) for key, v in attrs.items()})
+            try:
+                return evaluate_op(op, args, {key: known(v, dims) for key, v in attrs.items()})
+            except OutsideError as error:
+                raise InputError(
+                    str(error), where=binding.source or str(binding), mend=INDICES_MEND
+                ) from error
         case CallTIR(func, _, types, tir_vars, definition):
             called = definition.func if definition else module and module.functions.get(func)
             if not isinstance(called, PrimFunc):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..ops import has
+from ..ops import TensorType, has
 from ..ops.shape import VIEWS
 from .extents import largest
 from .nodes import Call, CallBranch, CallLoop, Function, Value, Var
@@ -36,6 +36,8 @@ def _extent(function: Function, param: Var, most: Mapping[str, int]) -> int | No
                 front = attrs.get("batch_dims", 0)
                 count = largest(indices.type, most).sizes[-1]
                 extents += largest(data.type, most).sizes[front : front + count]
+            case Call("check_indices", (indices,), attrs) if indices in carried:
+                extents += largest(TensorType(attrs["extents"], "int32"), most).sizes
             case Call() as call if not carried.isdisjoint(_kept(call)):
                 carried.update(binding.outputs)
             case CallLoop(body, args):

@@ -87,6 +87,8 @@ def _places(body: Function) -> dict[Value, int]:
                 "add", (Constant(value), Var() as turn)
             ) if turn in places and not value.ndim:
                 places[binding.outputs[0]] = places[turn] + int(value)
+            case Call("check_indices", (Var() as turn,)) if turn in places:
+                places[binding.outputs[0]] = places[turn]  # _is_view finds them all inside
     return places
 
 

@@ -10,6 +10,7 @@ from . import (  # noqa: F401
     einsum,
     elementwise,
     indexing,
+    indices,
     lookup,
     nn,
     norm,

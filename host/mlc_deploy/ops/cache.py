@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import te
-from ..ir import Expr, Stmt, Var, seq
+from ..ir import Expr, If, Stmt, Var, not_, seq
 from ..te import Tensor
 from .elementwise import same_extent
+from .indices import OutsideError, failed
 from .loops import nest, number, put
 from .registry import Array, Attrs, Operator, register, require
 
@@ -18,7 +19,8 @@ def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ten
     become those that are `dropped` rows further on.
 
     The output is the first argument's memory (graph/views.py): the kernel moves the kept rows in
-    it, writes `rows`, and touches nothing else. attrs: owned, whether the memory is known to be the
+    it, writes `rows`, and touches nothing else. Numbers that lead out of the cache end the kernel
+    with MLC_BAD_INDEX. attrs: owned, whether the memory is known to be the
     call's own.
     """
     cache, rows, kept, *dropped = inputs
@@ -42,18 +44,28 @@ def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ten
             at, row, column = index
             return put(made, (at, row + number(behind), column), own[index])
 
+        most, first = cache.shape[1], behind[()]
+        refused = [If(not_(te.all_of(first >= 0, first <= most - count)), failed())]
         new = nest((lead, count, width), written)
         if not further:
-            return new
-        turns: Expr = te.select(number(further[0]) > 0, number(behind), 0)
-        return seq((nest((lead, turns, width), moved, "m"), new))
+            return seq((*refused, new))
+        away = further[0][()]
+        # Both are bounded before they are added: a pass may move terms from side to side.
+        refused.append(If(away > most, failed()))
+        refused.append(If(te.all_of(away > 0, away + first > most), failed()))
+        turns: Expr = te.select(away > 0, number(behind), 0)
+        return seq((*refused, nest((lead, turns, width), moved, "m"), new))
 
     return [te.extern(cache.shape, list(inputs), body, name="append_rows", dtype=cache.dtype)]
 
 
 def _evaluate_append_rows(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     cache, rows, kept, *dropped = inputs
-    made, begin = cache.copy(), int(kept)
+    made, begin, most = cache.copy(), int(kept), cache.shape[1]
+    if not 0 <= begin <= most - rows.shape[1]:
+        raise OutsideError(f"{rows.shape[1]} rows after {begin}, in a cache of {most}")
+    if dropped and dropped[0] > most - begin:
+        raise OutsideError(f"{begin} rows {dropped[0]} further on, in a cache of {most}")
     if dropped and dropped[0] > 0:
         made[:, :begin] = cache[:, int(dropped[0]) : int(dropped[0]) + begin]
     made[:, begin : begin + rows.shape[1]] = rows

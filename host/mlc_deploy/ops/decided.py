@@ -262,7 +262,7 @@ def _evaluate_suppress(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]
     for n, c in np.ndindex(*scores.shape[:2]):
         kept: list[int] = []
         for i in order[n, c]:
-            if len(kept) == limit or len(found) + len(kept) == attrs["most"]:
+            if len(kept) >= limit or len(found) + len(kept) == attrs["most"]:
                 break
             if scores[n, c, i] > least and not _covered(low[n], high[n], i, kept, overlap):
                 kept.append(int(i))

@@ -20,6 +20,17 @@ from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, not_, seq
 from ..te import Tensor
 from .elementwise import same_extent
 from .heap import Heap, last_by
+from .indices import (
+    BAD_EXTENT,
+    OutsideError,
+    failed,
+    from_front,
+    from_front_array,
+    inside,
+    inside_array,
+    is_inside,
+    narrowed,
+)
 from .loops import each, levels_of, nest, number, put
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
@@ -33,20 +44,6 @@ COMBINE = {
 }
 
 
-def wrapped_index(index: Expr, extent: Any) -> Expr:
-    """An int32 index, where negative ones count from the end."""
-    narrow = index.astype("int32")
-    return te.select(narrow < 0, narrow + extent, narrow)
-
-
-def inside(index: Expr, extent: Any) -> Expr:
-    return te.minimum(te.maximum(index, 0), extent - 1)
-
-
-def _wrapped_array(indices: Array, extent: int) -> Array:
-    return np.where(indices < 0, indices + extent, indices)
-
-
 # ---------------------------------------------------------------------------------------- gather
 
 
@@ -57,7 +54,7 @@ def _compute_gather_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
 
     def element(*i: Expr) -> Expr:
         at: list[Any] = list(i)
-        at[axis] = inside(wrapped_index(indices[i], x.shape[axis]), x.shape[axis])
+        at[axis] = inside(from_front(indices[i], x.shape[axis]), x.shape[axis])
         return x[tuple(at)]
 
     return [te.compute(indices.shape, element, name="gather_elements")]
@@ -85,7 +82,7 @@ def _evaluate_gather_elements(inputs: Sequence[Array], attrs: Attrs) -> Sequence
     x, indices = inputs
     axis = attrs["axis"] % x.ndim
     extent = x.shape[axis]
-    return [x[_grid(np.clip(_wrapped_array(indices, extent), 0, extent - 1), axis)]]
+    return [x[_grid(inside_array(indices, extent), axis)]]
 
 
 def _compute_gather_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -100,7 +97,7 @@ def _compute_gather_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tenso
 
     def element(*i: Expr) -> Expr:
         at = [
-            inside(wrapped_index(indices[(*i[:front], k)], extent), extent)
+            inside(from_front(indices[(*i[:front], k)], extent), extent)
             for k, extent in enumerate(x.shape[batch : batch + size])
         ]
         return x[(*i[:batch], *at, *i[front:])]
@@ -114,7 +111,7 @@ def _evaluate_gather_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array
     batch, size = attrs["batch_dims"], indices.shape[-1]
     front = np.indices(indices.shape[:-1], sparse=True)[:batch]
     at = [
-        np.clip(_wrapped_array(indices[..., k], extent), 0, extent - 1)
+        inside_array(indices[..., k], extent)
         for k, extent in enumerate(x.shape[batch : batch + size])
     ]
     return [x[(*front, *at)]]
@@ -137,8 +134,9 @@ def _scatter(
         (made,), (source, indices, updates) = outs, ins
 
         def update(i: Sequence[Var]) -> Stmt:
-            at = place(indices, i)
-            within = [te.all_of(n >= 0, n < extent) for n, extent in zip(at, x.shape, strict=False)]
+            wide = place(indices, i)
+            within = [is_inside(n, extent) for n, extent in zip(wide, x.shape, strict=False)]
+            at = [*map(narrowed, wide)]
 
             def element(rest: Sequence[Var]) -> Stmt:
                 value, there = updates[(*i, *rest)], (*at, *rest)
@@ -171,7 +169,7 @@ def _compute_scatter_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequenc
     require(fits, f"scatter_elements: {list(indices.shape)} indices, {list(updates.shape)} updates")
 
     def place(indices: Tensor, i: Sequence[Expr]) -> list[Expr]:
-        return [*i[:axis], wrapped_index(indices[tuple(i)], x.shape[axis]), *i[axis + 1 :]]
+        return [*i[:axis], from_front(indices[tuple(i)], x.shape[axis]), *i[axis + 1 :]]
 
     return _scatter(inputs, attrs, indices.shape, place)
 
@@ -194,7 +192,7 @@ def _scattered(x: Array, place: Sequence[Array], updates: Array, reduction: str)
 def _evaluate_scatter_elements(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices, updates = inputs
     axis = attrs["axis"] % x.ndim
-    place = _grid(_wrapped_array(indices, x.shape[axis]), axis)
+    place = _grid(from_front_array(indices, x.shape[axis]), axis)
     return [_scattered(x, place, updates, attrs["reduction"])]
 
 
@@ -211,14 +209,14 @@ def _compute_scatter_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
     require(fits, f"scatter_nd: updates {list(updates.shape)}, not {list(wanted)}")
 
     def place(indices: Tensor, i: Sequence[Expr]) -> list[Expr]:
-        return [wrapped_index(indices[(*i, n)], x.shape[n]) for n in range(size)]
+        return [from_front(indices[(*i, n)], x.shape[n]) for n in range(size)]
 
     return _scatter(inputs, attrs, indices.shape[:-1], place)
 
 
 def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices, updates = inputs
-    place = [_wrapped_array(indices[..., n], x.shape[n]) for n in range(indices.shape[-1])]
+    place = [from_front_array(indices[..., n], x.shape[n]) for n in range(indices.shape[-1])]
     return [_scattered(x, place, updates, attrs["reduction"])]
 
 
@@ -262,10 +260,11 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
     extent, k = x.shape[axis], attrs["k"]
-    enough = not (isinstance(extent, int) and isinstance(k, int)) or 0 <= k <= extent
-    require(enough, f"top_k: {k} of the {extent} elements along axis {axis}")
+    known = isinstance(extent, int) and isinstance(k, int)
+    require(not known or 0 <= k <= extent, f"top_k: {k} of the {extent} elements along axis {axis}")
     shape = [k if d == axis else n for d, n in enumerate(x.shape)]
     count = expr(k)
+    too_many = () if known else (If(count > extent, failed(BAD_EXTENT)),)
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         best, keys, places, state = outs
@@ -288,6 +287,7 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
             return seq(
                 (
+                    *too_many,
                     each("i", count, lambda i: seq(heap.hold(i, entry(i)))),
                     heap.made(count, "h"),
                     each("t", extent - count, other),
@@ -307,6 +307,8 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 def _evaluate_top_k(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
     axis = attrs["axis"] % x.ndim
+    if attrs["k"] > x.shape[axis]:
+        raise OutsideError(f"the {attrs['k']} largest or smallest of {x.shape[axis]}")
     if attrs["largest"]:
         backwards = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
         order = x.shape[axis] - 1 - backwards

@@ -11,10 +11,11 @@ import numpy as np
 
 from .. import te
 from ..ir import Expr, const, dtype_of
+from ..ir.build import compare
 from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded, sums
-from .indexing import inside, wrapped_index
+from .indices import from_front, inside, inside_array
 from .quantize import product
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
@@ -22,6 +23,7 @@ from .shape import normal_axis
 MODES = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}  # the taps along a dimension
 PADDINGS = ("zeros", "border", "reflection")
 CUBIC = -0.75  # the parameter of Keys' kernel
+FAR = -4.0  # a place whose taps are all below 0
 
 
 # ---------------------------------------------------------------------------------------- sample
@@ -34,8 +36,13 @@ class _Expressions:
     round = staticmethod(te.round)
     fmod = staticmethod(te.fmod)
     abs = staticmethod(te.abs)
+    where = staticmethod(te.select)
     minimum = staticmethod(te.minimum)
     maximum = staticmethod(te.maximum)
+
+    @staticmethod
+    def is_nan(x: Expr) -> Expr:
+        return compare("!=", x, x)
 
     @staticmethod
     def integer(x: Expr) -> Expr:
@@ -47,12 +54,14 @@ class _Arrays:
     round = staticmethod(np.rint)
     fmod = staticmethod(np.fmod)
     abs = staticmethod(np.abs)
+    where = staticmethod(np.where)
+    is_nan = staticmethod(np.isnan)
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
 
     @staticmethod
     def integer(x: Array) -> Array:
-        return np.nan_to_num(x).astype(np.int32)
+        return x.astype(np.int32)
 
 
 def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
@@ -71,7 +80,14 @@ def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
             turn = m.fmod(m.abs(p - low), 2 * length)
             p = m.minimum(turn, 2 * length - turn) + low
             p = m.minimum(m.maximum(p, 0), extent - 1) if attrs["mode"] == "nearest" else p
-    return m.minimum(m.maximum(p, -4), extent + 3)  # beyond, all taps are outside anyway
+    p = m.where(p > extent + 3, extent + 3, p)  # beyond, all taps are outside anyway
+    return m.where(p < FAR, FAR, p)
+
+
+def _pixel_before(m: Any, p: Any) -> Any:
+    """The last pixel before a place. Of NaN, which CPUs convert to different integers, a pixel
+    far below the image."""
+    return m.floor(m.where(m.is_nan(p), FAR, p))
 
 
 def _weights(rest: Any, mode: str) -> list[Any]:
@@ -136,9 +152,9 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     ]
 
     def element(n: Expr, c: Expr, *at: Expr) -> Expr:
-        image = inside(wrapped_index(of[0][n], x.shape[0]), x.shape[0]) if of else n
+        image = inside(from_front(of[0][n], x.shape[0]), x.shape[0]) if of else n
         own = [p[(n, *at)] for p in places]
-        base = [te.floor(p) for p in own]
+        base = [_pixel_before(m, p) for p in own]
         weights = [
             _weights((p - b).astype(_weight(x)), mode) for p, b in zip(own, base, strict=True)
         ]
@@ -171,10 +187,10 @@ def _evaluate_sample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, place, *of = inputs
     m, spatial, mode = _Arrays, x.shape[2:], attrs["mode"]
     own = [_placed(m, place[..., d], n, attrs) for d, n in enumerate(spatial)]
-    base = [np.floor(p) for p in own]
+    base = [_pixel_before(m, p) for p in own]
     weights = [_weights((p - b).astype(_weight(x)), mode) for p, b in zip(own, base, strict=True)]
     total = np.zeros((*place.shape[:-1], x.shape[1]), x.dtype)
-    images = np.clip(of[0], -len(x), len(x) - 1) if of else np.arange(len(x))
+    images = inside_array(of[0], len(x)) if of else np.arange(len(x))
     batch = images.reshape(-1, *(1,) * (place.ndim - 2))
     for tap in itertools.product(range(len(MODES[mode])), repeat=len(spatial)):
         index = [m.integer(b) + MODES[mode][t] for b, t in zip(base, tap, strict=True)]

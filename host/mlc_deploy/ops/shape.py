@@ -12,6 +12,7 @@ from .. import te
 from ..ir import Dim, Expr, ExprLike, const, expr
 from ..te import Tensor
 from .elementwise import UnlikeExtents, broadcast_shape, element_at, same_extent
+from .indices import from_front, inside, inside_array
 from .registry import Array, Attrs, Operator, Trait, register, require, simplest
 
 # Operators whose output is the input's memory, read with another shape.
@@ -364,10 +365,8 @@ def _compute_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     extent: Any = x.shape[axis]
 
     def element(*i: Expr) -> Expr:
-        picked = indices[i[axis : axis + indices.ndim]].astype("int32")
-        picked = te.select(picked < 0, picked + extent, picked)
-        inside = te.minimum(te.maximum(picked, 0), extent - 1)
-        return x[(*i[:axis], inside, *i[axis + indices.ndim :])]
+        picked = from_front(indices[i[axis : axis + indices.ndim]], extent)
+        return x[(*i[:axis], inside(picked, extent), *i[axis + indices.ndim :])]
 
     shape = [*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]]
     return [te.compute(shape, element, name="gather")]
@@ -376,8 +375,7 @@ def _compute_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 def _evaluate_gather(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices = inputs
     axis = attrs["axis"]
-    picked = np.where(indices < 0, indices + x.shape[axis], indices)
-    return [np.take(x, picked, axis, mode="clip")]
+    return [np.take(x, inside_array(indices, x.shape[axis]), axis)]
 
 
 PER_AXIS = ("begin", "step", "shape")  # attributes of slice

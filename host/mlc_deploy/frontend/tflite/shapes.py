@@ -10,6 +10,7 @@ import numpy as np
 
 from ...graph.nodes import Value
 from ...ops.shape import normal_axis
+from ..layers.indices import checked, gather, gather_nd, scatter_nd
 from ..layers.resize import axes_in_order, interpolated, nearest, source_coordinates
 from ..layers.shapes import (
     expand,
@@ -212,16 +213,16 @@ def _gather(n: TfliteNode) -> Any:
     batch = n.option("BatchDims", 0)
     index = n.cast(n.input(1), "int64")
     if not batch:
-        return n.emit("gather", x, index, axis=axis)
+        return gather(n, x, index, axis, from_end=False)
     if batch != 1 or axis != 1 or len(shape_of(index)) != 2:
         raise n.refuse(f"batch_dims {batch} with axis {axis} is not supported")
-    rank = len(shape)
+    rank, index = len(shape), checked(n, index, [shape[axis]], from_end=False)
     wide = reshape(n, index, (*shape_of(index), *(1,) * (rank - 2)))
     return n.emit("gather_elements", x, expand(n, wide, (*shape_of(index), *shape[2:])), axis=1)
 
 
 def _gather_nd(n: TfliteNode) -> Any:
-    return n.emit("gather_nd", _moved(n), n.cast(n.input(1), "int64"), batch_dims=0)
+    return gather_nd(n, _moved(n), n.cast(n.input(1), "int64"), 0, from_end=False)
 
 
 def _fill(n: TfliteNode) -> Any:
@@ -264,7 +265,7 @@ def _scatter_nd(n: TfliteNode) -> Any:
     shape = n.ints(2, "shape")
     limited(math.prod(shape), "a tensor")
     zeros = n.constant(np.zeros(shape), n.dtype(1))
-    return n.emit("scatter_nd", zeros, n.cast(n.input(0), "int64"), n.input(1), reduction="add")
+    return scatter_nd(n, zeros, n.cast(n.input(0), "int64"), n.input(1), "add", from_end=False)
 
 
 # ------------------------------------------------------------------------------ blocks of images
