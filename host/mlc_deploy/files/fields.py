@@ -17,7 +17,7 @@ KINDS = {
 }
 
 MOST = 1e18  # no measured figure is so large, and computing with smaller ones is safe
-NESTED = "it is nested too deeply"
+NESTED = "it is nested too deeply for recursion"
 
 
 class Malformed(ValueError):
