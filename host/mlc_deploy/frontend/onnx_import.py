@@ -81,7 +81,7 @@ class Importer:
     table: Mapping[str, Converter]
     functions: Mapping[tuple[str, str], FunctionProto]
     where: str
-    folder: Path | None
+    file: Path | None
     extents: Extents = field(default_factory=Extents)
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     narrow: dict[Value, Narrow] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Importer:
 
     def constant(self, tensor: TensorProto, where: str, name: str) -> Constant:
         """A model's tensor. Raises ImporterError."""
-        value = Constant(to_array(tensor, where, self.folder), name)
+        value = Constant(to_array(tensor, where, self.file), name)
         self.marked(value, BY_CODE.get(tensor.data_type))
         return value
 
