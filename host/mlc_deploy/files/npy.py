@@ -7,6 +7,7 @@ never read.
 
 from __future__ import annotations
 
+import errno
 import lzma
 import math
 import struct
@@ -69,6 +70,10 @@ class Arrays(Mapping[str, Array]):
             with self._archive.open(info) as stream:
                 return _array(stream, info.file_size)
         except DAMAGED:
+            raise Unreadable(NO_ARRAYS) from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an entry that begins before the file does
+                raise
             raise Unreadable(NO_ARRAYS) from None
 
     def __iter__(self) -> Any:
