@@ -59,7 +59,7 @@ def onnx_mutant(data: bytes, rng: random.Random) -> bytes:
         for _ in range(rng.randint(1, 3)):
             try:
                 rng.choice(CHANGES)(model, rng)
-            except IndexError:  # it has no node, or no attribute, to change
+            except (IndexError, ValueError):  # it has no node, or no attribute, to change
                 pass
         data = model.SerializeToString()
     return bytes_of(data, rng) if rng.random() < 0.6 else data

@@ -82,7 +82,7 @@ def tree_of(value: Any, rng: random.Random) -> Any:
                                                 other) else None  # fmt: skip
                 at[key] = copy.deepcopy(found)
             case 2 if isinstance(at[key], int | float) and not isinstance(at[key], bool):
-                at[key] = rng.choice((at[key] + 1, -at[key], at[key] * 1000, 0, float(at[key])))
+                at[key] = rng.choice((at[key] + 1, -at[key], at[key] * 1000, 0, -1.5))
             case 3 if isinstance(at[key], str):
                 text = bytes_of(at[key].encode(errors="replace"), rng)
                 at[key] = text.decode(errors="replace")

@@ -50,6 +50,10 @@ def amount(count: int, unit: str) -> str:
 ONNX_BYTES = Limit(2 * GB - 1, "bytes", "file", "protobuf's bound; weights beyond are other files")
 TFLITE_BYTES = Limit(4 * GB, "bytes", "file", "offsets in a flatbuffer have 32 bits")
 RANK = Limit(32, "dimensions", "a tensor's rank", "numpy takes 64; LiteRT's operators take 8")
+MADE_ELEMENTS = Limit(
+    1 << 25, "elements", "a constant that a node makes, such as a range",
+    "256 MB of int64; positions of models have a million",
+)  # fmt: skip
 DENSE_ELEMENTS = Limit(
     1 << 26, "elements", "a sparse tensor made dense",
     "256 MB of float32; the sparse matrices that converters write have a hundredth",
@@ -105,7 +109,7 @@ LINE_BYTES = Limit(16 * MB, "bytes", "a line", "a trace takes 4 KB")
 
 READERS = (
     Reader(
-        ".onnx", "frontend/onnx_file.py", (ONNX_BYTES,),
+        ".onnx", "frontend/onnx_file.py", (ONNX_BYTES, RANK, MADE_ELEMENTS),
         "sizes of weights are compared with the file; protobuf takes 100 levels of messages",
     ),
     Reader(

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .archives import is_inside
 from .limits import UNPACKED_BYTES, UNPACKED_RATIO
 from .outside import open_file
 
@@ -48,7 +49,7 @@ class Arrays(Mapping[str, Array]):
     """The arrays of an .npz. Each is read at access, which may raise Unreadable."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
-        self._archive = archive
+        self._archive, self._size = archive, size
         self._left = self._most = max(UNPACKED_BYTES.most, UNPACKED_RATIO * size)
         infos = (info for info in archive.infolist() if info.filename.endswith(SUFFIX))
         self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos}
@@ -56,6 +57,8 @@ class Arrays(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         info = self._infos[name]
+        if not is_inside(info, self._size):
+            raise Unreadable(NO_ARRAYS)
         unpacked = info.compress_type != zipfile.ZIP_STORED
         # Entries may overlap, so those that are not compressed count, too.
         self._left -= info.file_size if name not in self._read else 0

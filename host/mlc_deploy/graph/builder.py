@@ -24,6 +24,7 @@ import numpy as np
 
 from .. import te
 from ..errors import GraphError
+from ..files.limits import RANK
 from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
 from ..ir import Var as Symbol
 from ..ir.names import Names
@@ -158,7 +159,7 @@ class BlockBuilder:
 
     def param(self, name: str, shape: Sequence[Dim | str], dtype: str = "float32") -> Var:
         """Adds a parameter."""
-        var = Var(self._open.names.fresh(name), tensor_type(shape, dtype))
+        var = Var(self._open.names.fresh(name), _bounded(tensor_type(shape, dtype), name))
         self._open.params.append(var)
         self._open.known.add(var)
         return var
@@ -431,6 +432,8 @@ class BlockBuilder:
                 mend="a call outside of `with bb.dataflow()`",
             )
         wanted, types = _result(call)
+        for made in types:
+            _bounded(made, str(source or wanted))
         asked = [name or wanted] * len(types) if isinstance(name, str) else name
         if len(asked) != len(types):
             asked = [wanted] * len(types)
@@ -441,6 +444,17 @@ class BlockBuilder:
         if here.block is not None:
             here.block.update(outputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _bounded(made: TensorType, where: str) -> TensorType:
+    """The type itself. Raises GraphError for more dimensions than can be computed with."""
+    if len(made.shape) > RANK.most:
+        raise GraphError(
+            f"a value has {len(made.shape):,} dimensions, and at most {RANK.most} can be computed",
+            where=where,
+            mend="a model whose tensors have fewer dimensions",
+        )
+    return made
 
 
 def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var]) -> Function:
