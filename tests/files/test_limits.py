@@ -311,7 +311,7 @@ def test_archives_that_unpack_to_more_together(tmp_path: Path) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("a", "b"):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array_header_1_0(  # type: ignore[attr-defined]
+                np.lib.format.write_array_header_1_0(
                     stream, {"descr": "|u1", "fortran_order": False, "shape": (160 << 20,)}
                 )
                 for _ in range(160):

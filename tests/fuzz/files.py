@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from mlc_deploy.cli.errors import MISTAKES, message
-from mlc_deploy.decode.strangers import Refused
+from mlc_deploy.driver.confined import Refused
 from mlc_deploy.files.npy import Unreadable
 
 MOST_SECONDS = 60  # of CPU time, for one mutant
@@ -128,22 +128,22 @@ def _work(format: Format, seeds: Sequence[bytes], begin: int, end: int, seed: in
     worker = context.Process(target=serve, args=(format, seeds, theirs, begin, seed, folder, end))
     worker.start()
     theirs.close()
-    at, why = begin - 1, ""
+    at: int = begin - 1
+    why = ""
     try:
         while True:
             if not ours.poll(_patience(format)):
                 why = f"it takes more than {format.seconds} s"
                 break
-            number, how, text = ours.recv()
-            at = number
+            at, how, text = ours.recv()
             if how is not None:
                 ended[how] += 1
                 if text:
-                    findings.append(f"{format.name} --seed {seed} mutant {number}: {text}")
-                if number + 1 == end or len(findings) >= 20:
-                    return number + 1
+                    findings.append(f"{format.name} --seed {seed} mutant {at}: {text}")
+                if at + 1 == end or len(findings) >= 20:
+                    return at + 1
                 if until is not None and time.monotonic() > until:
-                    return number + 1
+                    return at + 1
     except EOFError:
         worker.join(10)
         why = f"its process ended with status {worker.exitcode}"

@@ -330,21 +330,21 @@ def tokenizer_seeds() -> list[bytes]:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     vocabulary = {c: n for n, c in enumerate(["<unk>", "a", "b", "ab", "Ġa", " ", "c", "##c"])}
-    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")], unk_token="<unk>"))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()  # type: ignore[assignment]
-    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    bpe: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")], unk_token="<unk>"))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
+    bpe.decoder = decoders.ByteLevel()
     bpe.add_special_tokens(["<s>", "</s>"])
-    piece = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
-    piece.normalizer = normalizers.BertNormalizer()  # type: ignore[assignment]
-    piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
-    piece.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+    piece: Any = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
+    piece.normalizer = normalizers.BertNormalizer()
+    piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    piece.post_processor = processors.TemplateProcessing(
         single="a $A b", special_tokens=[("a", 1), ("b", 2)]
     )
-    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁b", -2.0)], unk_id=0))
-    unigram.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    unigram: Any = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁b", -2.0)], unk_id=0))
+    unigram.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Split("b", "isolated")]
     )
-    unigram.decoder = decoders.Sequence(  # type: ignore[assignment]
+    unigram.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
     return [t.to_str().encode() for t in (bpe, piece, unigram)]

@@ -141,7 +141,7 @@ def read_image(path: Path, how: Preprocess) -> Array:
             to = tuple(max(1, round(n * size[0] / least)) for n in image.size)
         else:
             to = (size[1], size[0])
-        _fits(path, "becomes", *to, RESIZED_PIXELS)
+        _fits(path, "becomes", to[0], to[1], RESIZED_PIXELS)
         image = image.resize(to, Image.Resampling.BILINEAR)  # type: ignore[arg-type]
     if how.crop is not None:
         tall, wide = how.crop
