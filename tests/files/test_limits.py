@@ -27,6 +27,7 @@ from mlc_deploy.errors import DecodeError, GraphError, ImporterError, InputError
 from mlc_deploy.files import limits, npy
 from mlc_deploy.files.limits import READERS, Limit
 from mlc_deploy.frontend import from_onnx, from_tflite
+from mlc_deploy.graph import BlockBuilder, evaluate
 from mlc_deploy.quantize.images import parse, read_image
 from mlc_deploy.tuned import Database
 from tests.tflite_models import Model
@@ -361,8 +362,6 @@ def cached(folder: Path, whole: bool, inner: str = "") -> Path:
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("inner", ["", "onnx"])
 def test_weights_in_a_cache(tmp_path: Path, whole: bool, inner: str) -> None:
-    from mlc_deploy.graph import evaluate
-
     function = from_onnx(cached(tmp_path, whole, inner))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(evaluate(function, [x])["y"], x + 1)
@@ -421,9 +420,15 @@ def test_tensors_of_many_dimensions(rank: int) -> None:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1] * rank) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    assert said(GraphError, lambda: from_onnx(model)) == (
-        f"a value has {rank:,} dimensions, and at most 32 can be computed\n  in:  x\n"
+    assert said(ImporterError, lambda: from_onnx(model)) == (
+        f"input 'x' has {rank:,} dimensions, and at most 32 can be computed\n  in:  the model\n"
         "  try: a model whose tensors have fewer dimensions"
+    )
+    with pytest.raises(GraphError) as caught:
+        BlockBuilder().param("x", [1] * rank)
+    assert str(caught.value) == (
+        f"the parameter 'x' has {rank:,} dimensions, and at most 32 can be computed\n"
+        "  try: fewer dimensions"
     )
     lite = Model()
     lite.outputs = [lite.tensor([1] * rank)]

@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from ..errors import ImporterError
+from ..files.limits import RANK
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value, Var
 from ..ir import Dim
@@ -92,6 +93,13 @@ class Importer:
     def param(self, name: str, shape: Sequence[Dim], code: int) -> Value:
         """A parameter; code is ONNX's number of its dtype. Raises ImporterError."""
         dtype = carrier_of(code, f"input '{name}'", self.where)
+        if len(shape) > RANK.most:
+            raise ImporterError(
+                f"input '{name}' has {len(shape):,} dimensions, and at most {RANK.most} can be "
+                "computed",
+                where=self.where,
+                mend="a model whose tensors have fewer dimensions",
+            )
         value = self.builder.param(name, shape, dtype)
         self.origins[value] = frozenset([name])
         return self.marked(value, BY_CODE.get(code))

@@ -159,7 +159,10 @@ class BlockBuilder:
 
     def param(self, name: str, shape: Sequence[Dim | str], dtype: str = "float32") -> Var:
         """Adds a parameter."""
-        var = Var(self._open.names.fresh(name), _bounded(tensor_type(shape, dtype), name))
+        made = tensor_type(shape, dtype)
+        if len(made.shape) > RANK.most:
+            raise GraphError(f"the parameter '{name}' has {_many(made)}", mend="fewer dimensions")
+        var = Var(self._open.names.fresh(name), made)
         self._open.params.append(var)
         self._open.known.add(var)
         return var
@@ -433,7 +436,8 @@ class BlockBuilder:
             )
         wanted, types = _result(call)
         for made in types:
-            _bounded(made, str(source or wanted))
+            if len(made.shape) > RANK.most:
+                raise ValueError(f"a result has {_many(made)}")
         asked = [name or wanted] * len(types) if isinstance(name, str) else name
         if len(asked) != len(types):
             asked = [wanted] * len(types)
@@ -446,15 +450,8 @@ class BlockBuilder:
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def _bounded(made: TensorType, where: str) -> TensorType:
-    """The type itself. Raises GraphError for more dimensions than can be computed with."""
-    if len(made.shape) > RANK.most:
-        raise GraphError(
-            f"a value has {len(made.shape):,} dimensions, and at most {RANK.most} can be computed",
-            where=where,
-            mend="a model whose tensors have fewer dimensions",
-        )
-    return made
+def _many(made: TensorType) -> str:
+    return f"{len(made.shape):,} dimensions, and at most {RANK.most} can be computed"
 
 
 def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var]) -> Function:
