@@ -88,13 +88,13 @@ SOUND_RATE = Limit(1 << 18, "samples per second", "a model's rate", "studios rec
 TOKENS = Limit(1 << 31, "tokens", "lengths and windows of a text", "numbers of int32 are tokens")
 CONFIG_BYTES = Limit(16 * MB, "bytes", "file", "a vocabulary in tokenizer_config.json takes 5 MB")
 TEMPLATE_BYTES = Limit(1 * MB, "bytes", "template", "those of models have 20 KB")
-TEMPLATE_SECONDS = Limit(5, "s of CPU time", "to write a chat", "templates of models take 5 ms")
+TEMPLATE_SECONDS = Limit(2, "s of CPU time", "to write a chat", "templates of models take 5 ms")
 TEMPLATE_MEMORY = Limit(512 * MB, "bytes", "its process", "templates of models take 40 MB")
 TEXT = Limit(1 << 24, "characters", "a text that it writes", "some million tokens")
 TEXT_TOKENS = Limit(1 << 22, "tokens", "of a text", "models read up to a million at once")
 TOKENIZER_BYTES = Limit(256 * MB, "bytes", "file", "vocabularies of 262,144 tokens take 33 MB")
 TOKENIZER_SECONDS = Limit(
-    30, "s of CPU time", "to read it, and to convert a text", "33 MB take 2 s to read"
+    20, "s of CPU time", "to read it, and to convert a text", "33 MB take 2 s to read"
 )
 TOKENIZER_MEMORY = Limit(
     512 * MB, "bytes", "its process, beside 32 times the file", "33 MB take 600 MB"
