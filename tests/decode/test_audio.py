@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc_deploy.decode.audio import Spectra, Waves, mel_filters, read_wav
+from mlc_deploy.decode.audio import Spectra, Waves, mel_filters
+from mlc_deploy.decode.wav import read_wav
 from mlc_deploy.errors import DecodeError
 
 EAR = Spectra(frames=100)

@@ -218,6 +218,10 @@ def shortened(words: list[str]) -> list[str]:
         return ["--collect-only", "-q", "-p", "no:cacheprovider"]
     if words[0] == "scripts/fuzz" or "scripts/soak.py" in words:
         return ["--minutes", "0.05"]
+    if words[0] == "scripts/audit":
+        return ["--list"]
+    if "tests.fuzz.files" in words:
+        return ["--mutants", "3", "--begin", "0", "--minutes", "1"]
     if "tests.fuzz.client" in words and "--sessions" in words:
         return ["--sessions", "20"]
     return []

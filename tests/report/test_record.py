@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc_deploy.errors import ReportError
+from mlc_deploy.files.fields import Field, Malformed
 from mlc_deploy.report import parse_run, read_run, run_page
-from mlc_deploy.report.fields import Field, Malformed
 from tests.report.records import record
 
 WHOLE = json.dumps(record())

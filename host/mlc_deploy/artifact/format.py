@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 from ..errors import ArtifactError
+from ..files.limits import MANIFEST_BYTES, MANIFEST_DEPTH
 from ..files.mapped import Buffer, pieces
 from ..files.outside import open_file
 from ..files.unfinished import replacing
@@ -26,9 +27,7 @@ MAGIC = b"\x89MLC\r\n\x1a\n"
 VERSION = 2
 ALIGNMENT = 4096  # of blobs; with larger pages, mapping a blob also maps bytes before it
 HEAD = 48  # bytes in front of the manifest
-MAX_MANIFEST = 1 << 20  # bytes
 MAX_BLOBS = 64  # of a file: objects and weights
-MAX_DEPTH = 8  # of lists and maps in the manifest
 HASH_BYTES = 32
 COPY_AGAIN = "copy the file again, or save the model again"
 
@@ -59,7 +58,7 @@ def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer])
     manifest's "blobs". Raises OSError."""
     table = [[len(blob), digest(blob), zlib.crc32(blob)] for blob in blobs]
     packed = msgpack.packb({**manifest, "blobs": table})
-    assert len(packed) <= MAX_MANIFEST and len(blobs) <= MAX_BLOBS
+    assert len(packed) <= MANIFEST_BYTES.most and len(blobs) <= MAX_BLOBS
     head = MAGIC + VERSION.to_bytes(4, "little") + len(packed).to_bytes(4, "little")
     with replacing(path) as part, open(part, "wb") as file:
         file.write(head + digest(packed) + packed)
@@ -99,7 +98,7 @@ def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
             mend="save and run it with the same version of mlc-deploy",
         )
     end = HEAD + size
-    if size > MAX_MANIFEST or end > len(data):
+    if size > MANIFEST_BYTES.most or end > len(data):
         raise ArtifactError(
             f"the file ends in its manifest of {size} bytes", where=where, mend=COPY_AGAIN
         )
@@ -116,8 +115,8 @@ def _unpacked(packed: memoryview, where: str) -> dict[str, Any]:
         raise disorder("no msgpack", where) from None
     if not isinstance(manifest, dict) or not all(isinstance(key, str) for key in manifest):
         raise disorder("no map of names", where)
-    if _depth(manifest) > MAX_DEPTH:
-        raise disorder(f"nested more than {MAX_DEPTH} levels deep", where)
+    if _depth(manifest) > MANIFEST_DEPTH.most:
+        raise disorder(f"nested more than {MANIFEST_DEPTH.most} levels deep", where)
     return manifest
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from mlc_rpc.own import why_foreign
 
 from ..errors import InputError
+from ..files.fields import NoJson, parsed
+from ..files.limits import CALIBRATED_BYTES
 from ..files.outside import read_file
 from ..files.unfinished import write_whole
 from .enrolled import boards_file
-
-MOST_BYTES = 16 << 20  # of the file; thousands of calibrations take less
 
 
 def calibration_file(name: str) -> Path:
@@ -29,12 +29,12 @@ def read_calibration(name: str) -> Any:
     if why := why_foreign(path):
         raise damaged(name, f"figures of a board are not taken from this file: {why}")
     try:
-        return json.loads(read_file(path, MOST_BYTES))
+        return parsed(read_file(path, CALIBRATED_BYTES.most)).value
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
+    except NoJson as error:
         raise damaged(name, f"cannot be read: {error}") from error
 
 

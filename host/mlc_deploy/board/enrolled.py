@@ -18,11 +18,9 @@ from pathlib import Path
 from mlc_rpc.own import why_foreign
 
 from ..errors import InputError
+from ..files.limits import BOARDS_BYTES, BOARDS_PARTS
 from ..files.outside import read_file
 from ..files.unfinished import write_whole
-
-MOST_BYTES = 1 << 20  # of boards.toml; a board takes some hundred
-MOST_DOTS = 100  # in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ def enrolled_boards() -> dict[str, Enrolled]:
             mend=f"look into it, then: chown $USER {path}; chmod go-w {path}",
         )
     try:
-        return _entries(read_file(path, MOST_BYTES).decode(), path)
+        return _entries(read_file(path, BOARDS_BYTES.most).decode(), path)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -60,7 +58,7 @@ def enrolled_boards() -> dict[str, Enrolled]:
 
 def _entries(text: str, path: Path) -> dict[str, Enrolled]:
     # tomllib's time grows with the square of a key's parts.
-    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+    if any(line.count(".") > BOARDS_PARTS.most for line in text.splitlines()):
         raise RecursionError
     return {name: _entry(name, entry, path) for name, entry in tomllib.loads(text).items()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from ..files.fields import Malformed, parsed
 from ..files.outside import read_file
 from .errors import FAILED, OK
 from .help import OUTPUTS, command, grouped
@@ -29,7 +29,6 @@ MEASURES = {
 }
 BY = {"instructions": "instructions", "time": "median_us", "predicted": "predicted_ms"}
 BY_HELP = "Compare by this (default: instructions, else time, else predicted)"
-KNOWN = ("instructions", "median_us")  # of each layer, in every record
 KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
 RISE_HELP = "Allow a rise of PERCENT (default: 1; measured times need more)"
 
@@ -121,27 +120,25 @@ def changed(
 def read_record(file: str) -> Record:
     """A record that --json wrote. Raises Misuse for any other file."""
     try:
-        record = json.loads(read_file(file))
-        figures = [layer[m] for layer in record["layers"] for m in KNOWN]
-        figures += [layer.get("predicted_ms") for layer in record["layers"]]
-        foreseen = record.get("predicted")
-        figures.append(foreseen and foreseen["ms"])
-        figures.append(record["instructions"])
-        known = [layer["name"] for layer in record["layers"]]
-        if record["latency"] is not None:
-            figures.append(record["latency"]["median_ms"])
-            known.append(record["latency"]["verdict"])
-        if record["board"] is not None:
-            known.append(record["board"]["url"])
-        numbers = all(n is None or isinstance(n, int | float) for n in figures)
-        if not numbers or not all(isinstance(text, str) for text in known):
-            raise TypeError
-        return {key: record[key] for key in KEYS} | {"predicted": foreseen}
+        record = parsed(read_file(file))
+        for layer in record["layers"]:
+            layer["name"].text()
+            for measure in MEASURES:
+                layer[measure].maybe_amount()
+        if foreseen := record["predicted"]:
+            foreseen["ms"].maybe_amount()
+        record["instructions"].maybe_amount()
+        if latency := record["latency"]:
+            latency["median_ms"].maybe_amount()
+            latency["verdict"].text()
+        if board := record["board"]:
+            board["url"].text()
+        return {key: record.value[key] for key in KEYS} | {"predicted": foreseen.value}
     except FileNotFoundError:
         raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror}", where=file) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (Malformed, KeyError):
         raise Misuse(
             "this is no record of mlc-deploy",
             where=file,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import ReportError
+from ..files.fields import NoJson, parsed
 from ..files.outside import read_file
 from ..files.unfinished import write_whole
 from ..report import Plan, Task, Trial, read_run, run_page, run_trace, tuning_page
@@ -85,8 +85,8 @@ def _content(file: str) -> bytes:
 def _refuse_tuning(file: str, content: bytes) -> None:
     """Raises Misuse for a file of `tune --json`, which holds no single trial."""
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
+        found = parsed(content).value
+    except NoJson:
         return  # read_run says what is wrong
     if isinstance(found, dict) and "tasks" in found and isinstance(found.get("db"), str):
         what = "this is the record of a tuning, which holds no single trial; its database does"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from ..decode.audio import read_wav
 from ..decode.speech import load_transcriber
 from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
+from ..decode.wav import read_wav
 from .help import COMPILING, MODEL, OUTPUTS, SAMPLING, command, grouped
 from .json_file import JsonFile
 from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level

@@ -1,4 +1,4 @@
-"""Makes the input of a speech model from a .wav file.
+"""Makes the input of a speech model from a sound.
 
 Some models take the samples. Others take the logarithms of their mel spectrum, as in Whisper's
 paper (Radford et al. 2022, section 2.2: 80 channels, windows of 25 ms every 10 ms, of sound with
@@ -6,23 +6,16 @@ paper (Radford et al. 2022, section 2.2: 80 channels, windows of 25 ms every 10 
 
 from __future__ import annotations
 
-import wave
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DecodeError
-from ..files.outside import refuse_special
-
 Array = NDArray[Any]
-SAMPLE_BYTES = 2  # of 16-bit PCM
-LOUDEST = 32768  # the 16-bit sample that becomes 1
 FLOOR = 1e-10  # lower bound of powers before the logarithm
 RANGE = 8.0  # decades below the loudest; lower ones are cut
 # Slaney's mel scale (Auditory Toolbox, 1998): linear up to 1 kHz, logarithmic from there on.
@@ -131,37 +124,3 @@ def _mel(hertz: float) -> float:
     if hertz < BREAK:
         return hertz / LINEAR
     return float(BREAK / LINEAR + np.log(hertz / BREAK) * STEPS)
-
-
-def read_wav(path: str | Path, rate: int) -> Array:
-    """The sound of a .wav file of 16-bit PCM: the mean of its channels, as float32 from -1 to 1.
-    Raises DecodeError for another format or rate."""
-    file = Path(path)
-    again = f"ffmpeg -i {file.name} -ar {rate} -ac 1 -c:a pcm_s16le heard.wav"
-    try:
-        refuse_special(file)
-        with wave.open(str(file), "rb") as own:
-            channels, width, found = own.getnchannels(), own.getsampwidth(), own.getframerate()
-            content = own.readframes(own.getnframes()) if width == SAMPLE_BYTES else b""
-    except OSError as error:
-        what = f"the sound cannot be read: {error.strerror or error}"
-        raise DecodeError(what, where=str(file), mend="the path of a .wav file") from None
-    except (EOFError, wave.Error) as error:
-        what = f"the sound cannot be read: {str(error) or 'the file ends too early'}"
-        raise DecodeError(what, where=str(file), mend=again) from None
-    if width != SAMPLE_BYTES:
-        raise DecodeError(
-            f"samples have {8 * width} bits, and 16 are read", where=str(file), mend=again
-        )
-    if found != rate:
-        raise DecodeError(
-            f"the sound has {found} samples per second, and the model hears {rate}",
-            where=str(file),
-            mend=again,
-        )
-    whole = len(content) // (SAMPLE_BYTES * channels) * channels
-    numbers = np.frombuffer(content, "<i2", whole).reshape(-1, channels)
-    if not len(numbers):
-        raise DecodeError("there is no sound in the file", where=str(file))
-    made: Array = (numbers.mean(axis=1) / LOUDEST).astype(np.float32)
-    return made

@@ -3,13 +3,15 @@ of transformers, optimum and onnxruntime-genai write them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..errors import DecodeError
+from ..files.fields import Field, Malformed, NoJson, parsed
+from ..files.limits import CONFIG_BYTES, TEMPLATE_BYTES, TOKENS, Limit
+from ..files.outside import read_file
 
 MODELS = (
     "model.onnx", "onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx",
@@ -54,17 +56,17 @@ def beside(model: Path, tokenizer: Path | None = None) -> Beside:
     if tokenizer is not None:
         folders.insert(0, tokenizer if tokenizer.is_dir() else tokenizer.parent)
     config = json_of(folders, "config.json")
-    genai = json_of(folders, "genai_config.json").get("model", {})
+    genai = json_of(folders, "genai_config.json")
     generation = json_of(folders, "generation_config.json")
     chat = json_of(folders, "tokenizer_config.json")
-    own = config.get("text_config", config)
-    lengths = [c[key] for c in (own, genai) for key in LENGTHS if isinstance(c.get(key), int)]
-    ends = [c.get(ENDS) for c in (generation, genai, config)]
+    own = config.inner("text_config") if config.field["text_config"] else config
+    lengths = [n for c in (own, genai.inner("model")) for key in LENGTHS if (n := c.tokens(key))]
+    ends = [c.token_list(ENDS) for c in (generation, genai.inner("model"), config)]
     return Beside(
         tokenizer=_tokenizer(folders, tokenizer),
         length=min(lengths, default=0),
         window=_window(own),
-        ends=frozenset(token for found in ends for token in _tokens(found)),
+        ends=frozenset(token for found in ends for token in found),
         template=_template(folders, chat),
         texts=dict(_texts(chat)),
     )
@@ -80,67 +82,140 @@ def of_module(module: object, tokenizer: Path | None = None) -> Beside:
     return replace(
         found,
         length=min(lengths, default=found.length),
-        ends=found.ends.union(token for given in ends for token in _tokens(given)),
+        ends=found.ends.union(token for given in ends for token in _numbers(given)),
     )
 
 
-def json_of(folders: list[Path], name: str) -> Mapping[str, Any]:
-    """The first file of that name, as JSON; empty if there is none. Raises DecodeError."""
+@dataclass(frozen=True, slots=True)
+class Config:
+    """An object of JSON in a file. Its methods raise DecodeError, which names the file and the
+    field, for values of another kind; a missing one is None, or empty."""
+
+    field: Field
+    where: str
+
+    def inner(self, key: str) -> Config:
+        """An object in it; empty if there is none."""
+        found = self.field[key]
+        if not found:
+            return Config(Field({}), self.where)
+        with self._reading():
+            return Config(Field(dict(found.items()) and found.value, found.path), self.where)
+
+    def tokens(self, key: str) -> int | None:
+        """A number of tokens."""
+        return self.whole(key, TOKENS)
+
+    def whole(self, key: str, most: Limit) -> int | None:
+        with self._reading():
+            return self.field[key].maybe_whole(most.most)
+
+    def text(self, key: str) -> str | None:
+        with self._reading():
+            return self.field[key].maybe_text()
+
+    def flag(self, key: str) -> bool | None:
+        with self._reading():
+            return self.field[key].maybe_flag()
+
+    def token_list(self, key: str) -> list[int]:
+        """A token, or a list of tokens. Some files say -1 or lists of lists: those are none."""
+        found = self.field[key].value
+        return [n for n in _numbers(found) if 0 <= n <= TOKENS.most]
+
+    def texts(self, key: str) -> list[str]:
+        with self._reading():
+            found = self.field[key]
+            return [each.text() for each in found] if found else []
+
+    def named_tokens(self, key: str) -> dict[str, int]:
+        """Tokens by name."""
+        with self._reading():
+            found = self.field[key]
+            return {k: v.whole(TOKENS.most) for k, v in found.items()} if found else {}
+
+    def or_else(self, other: Config) -> Config:
+        """With the entries of the other that are not null."""
+        more = {key: value for key, value in other.field.value.items() if value is not None}
+        return Config(Field({**self.field.value, **more}), self.where or other.where)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Malformed as error:
+            mend = "the file as its exporter wrote it"
+            raise DecodeError(str(error), where=self.where, mend=mend) from None
+
+
+def json_of(folders: Sequence[Path], name: str) -> Config:
+    """The first file of that name, which must hold an object; empty if there is none. Raises
+    DecodeError."""
     for folder in folders:
         file = folder / name
         if file.is_file():
             try:
-                found = json.loads(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise DecodeError(f"this is no JSON: {error}", where=str(file)) from None
-            if not isinstance(found, dict):
+                found = parsed(read_file(file, CONFIG_BYTES.most))
+            except (OSError, NoJson) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or error
+                raise DecodeError(f"this is no JSON: {why}", where=str(file)) from None
+            if not isinstance(found.value, dict):
                 raise DecodeError("this is no JSON object", where=str(file))
-            return found
-    return {}
+            return Config(found, str(file))
+    return Config(Field({}), "")
 
 
-def _tokenizer(folders: list[Path], asked: Path | None) -> Path | None:
+def _tokenizer(folders: Sequence[Path], asked: Path | None) -> Path | None:
     if asked is not None and not asked.is_dir():
         return asked
     found = [folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()]
     return found[0] if found else None
 
 
-def _tokens(found: object) -> list[int]:
+def _numbers(found: object) -> list[int]:
     every = found if isinstance(found, list) else [found]
-    return [token for token in every if type(token) is int]
+    return [number for number in every if type(number) is int]
 
 
-def _window(config: Mapping[str, Any]) -> int | None:
+def _window(config: Config) -> int | None:
     """The window, if all layers have it."""
-    window, kinds = config.get("sliding_window"), config.get("layer_types")
-    if type(window) is not int or config.get("use_sliding_window") is False:
+    window, kinds = config.tokens("sliding_window"), config.texts("layer_types")
+    if not window or config.flag("use_sliding_window") is False:
         return None
-    if kinds is None:  # older files: in some families only later or alternate layers have a window
-        kept = config.get("max_window_layers", 0) == 0 and "sliding_window_pattern" not in config
-        kept = kept and config.get("model_type") in ("mistral", "mixtral", "starcoder2", "phi3")
+    if not kinds:  # older files: in some families only later or alternate layers have a window
+        kept = not config.tokens("max_window_layers") and not config.field["sliding_window_pattern"]
+        kept = kept and config.text("model_type") in ("mistral", "mixtral", "starcoder2", "phi3")
         return window if kept else None
     return window if set(kinds) == {"sliding_attention"} else None
 
 
-def _template(folders: list[Path], chat: Mapping[str, Any]) -> str | None:
+def _template(folders: Sequence[Path], chat: Config) -> str | None:
     for folder in folders:
         file = folder / "chat_template.jinja"
         if file.is_file():
-            return file.read_text(encoding="utf-8")
-    match chat.get("chat_template"):
-        case str(text):
-            return text
-        case [*named]:
-            known = {t.get("name"): t.get("template") for t in named if isinstance(t, dict)}
-            found = known.get("default")
-            return found if isinstance(found, str) else None
-    return None
+            try:
+                return read_file(file, TEMPLATE_BYTES.most).decode()
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                what = f"the chat template cannot be read: {why}"
+                raise DecodeError(what, where=str(file), mend="--no-chat") from None
+    found: object = chat.field["chat_template"].value
+    if isinstance(found, list):  # several, of which one is the usual
+        named = [t for t in found if isinstance(t, dict) and t.get("name") == "default"]
+        found = named[0].get("template") if named else None
+    if isinstance(found, str) and len(found) > TEMPLATE_BYTES.most:
+        raise DecodeError(
+            f"the chat template has {len(found):,} characters, and at most "
+            f"{TEMPLATE_BYTES.most:,} are read",
+            where=chat.where,
+            mend="--no-chat",
+        )
+    return found if isinstance(found, str) else None
 
 
-def _texts(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _texts(chat: Config) -> Iterator[tuple[str, str]]:
     """bos_token, eos_token and others: text, or an object that holds it."""
-    for key, value in chat.items():
+    for key, value in chat.field.value.items():
         text = value.get("content") if isinstance(value, dict) else value
         if key.endswith("_token") and isinstance(text, str):
             yield key, text

@@ -22,13 +22,14 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
-from .audio import Waves, read_wav
+from .audio import Waves
 from .files import Beside, beside
 from .speech_files import Speech, speech_of, speech_of_module
 from .speech_model import ENCODER, read_speech
 from .speech_module import has_weights, module_of, read_speech_module
 from .text import Memory, Text
 from .tokens import Tokenizer, load_tokenizer
+from .wav import read_wav
 
 if TYPE_CHECKING:
     from torch.nn import Module

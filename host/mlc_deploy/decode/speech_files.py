@@ -5,7 +5,7 @@ generation_config.json, preprocessor_config.json."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DecodeError
+from ..files.fields import Field
+from ..files.limits import (
+    SOUND_CHANNELS,
+    SOUND_FRAMES,
+    SOUND_RATE,
+    SOUND_WINDOW,
+    TOKENS,
+    Limit,
+)
 from .audio import Ear, Spectra, Waves
-from .files import json_of
+from .files import Config, json_of
 
 TASKS = ("transcribe", "translate")
 # Moonshine (Jeffries et al. 2024): kernels and strides of the encoder's convolutions, and its
@@ -83,22 +92,23 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of models. needed: the numbers that a configuration must have; the last one is the
-    most tokens of a text. ear: makes the Ear from the model's configuration, the preprocessor's,
-    and the seconds that the user wants to be heard at once, if any."""
+    """A type of models. needed: the numbers that a configuration must have, and their limits; the
+    last one is the most tokens of a text. ear: makes the Ear from the model's configuration, the
+    preprocessor's, and the seconds that the user wants to be heard at once, if any."""
 
-    needed: tuple[str, ...]
-    ear: Callable[[Mapping[str, Any], Mapping[str, Any], float | None], Ear]
+    needed: Mapping[str, Limit]
+    ear: Callable[[Config, Config, float | None], Ear]
 
 
-def _whisper(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float | None) -> Ear:
+def _whisper(config: Config, ear: Config, seconds: float | None) -> Ear:
     usual = Spectra()
     made = Spectra(
-        channels=config["num_mel_bins"],
-        frames=2 * config["max_source_positions"],  # the encoder's convolutions halve them
-        rate=_whole(ear, "sampling_rate", usual.rate),
-        hop=_whole(ear, "hop_length", usual.hop),
-        window=_whole(ear, "n_fft", usual.window),
+        channels=_positive(config, "num_mel_bins", SOUND_CHANNELS, usual.channels),
+        # the encoder's convolutions halve them
+        frames=2 * _positive(config, "max_source_positions", SOUND_FRAMES, usual.frames // 2),
+        rate=_positive(ear, "sampling_rate", SOUND_RATE, usual.rate),
+        hop=_positive(ear, "hop_length", SOUND_WINDOW, usual.hop),
+        window=_positive(ear, "n_fft", SOUND_WINDOW, usual.window),
     )
     if seconds is not None and seconds * made.rate != made.samples:
         raise DecodeError(
@@ -108,12 +118,13 @@ def _whisper(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float |
     return made
 
 
-def _moonshine(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float | None) -> Ear:
-    rate = _whole(ear, "sampling_rate", Waves().rate)
+def _moonshine(config: Config, ear: Config, seconds: float | None) -> Ear:
+    rate = _positive(ear, "sampling_rate", SOUND_RATE, Waves().rate)
     least = 2  # rows of the encoder's result: torch.export does not take 1 for an open size
     for kernel, stride in reversed(MOONSHINE):
         least = (least - 1) * stride + kernel
-    asked = config["max_position_embeddings"] / TOKENS_PER_SECOND if seconds is None else seconds
+    positions = _positive(config, "max_position_embeddings", SOUND_FRAMES, 1)
+    asked = positions / TOKENS_PER_SECOND if seconds is None else seconds
     if asked * rate < least:
         raise DecodeError(
             f"{asked:g} s of sound are too short for the model",
@@ -124,8 +135,15 @@ def _moonshine(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float
 
 # By `model_type` in config.json.
 KINDS: Mapping[str, Kind] = {
-    "whisper": Kind(("num_mel_bins", "max_source_positions", "max_target_positions"), _whisper),
-    "moonshine": Kind(("max_position_embeddings",), _moonshine),
+    "whisper": Kind(
+        {
+            "num_mel_bins": SOUND_CHANNELS,
+            "max_source_positions": SOUND_FRAMES,
+            "max_target_positions": TOKENS,
+        },
+        _whisper,
+    ),
+    "moonshine": Kind({"max_position_embeddings": SOUND_FRAMES}, _moonshine),
 }
 
 
@@ -141,15 +159,17 @@ def speech_of(folder: Path, seconds: float | None = None) -> Speech:
 def speech_of_module(module: object, seconds: float | None = None) -> Speech:
     """Reads the configurations of a transformers module. Raises DecodeError."""
     parts: list[Any] = [getattr(module, key, None) for key in ("config", "generation_config")]
-    config, generation = (p.to_dict() if hasattr(p, "to_dict") else {} for p in parts)
-    return _speech(config, generation, {}, type(module).__name__, seconds)
+    where = type(module).__name__
+    config, generation = (
+        Config(Field(p.to_dict() if hasattr(p, "to_dict") else {}), where) for p in parts
+    )
+    return _speech(config, generation, Config(Field({}), where), where, seconds)
 
 
 def _speech(
-    config: Mapping[str, Any], generation: Mapping[str, Any], ear: Mapping[str, Any], where: str,
-    seconds: float | None,
-) -> Speech:  # fmt: skip
-    of_type = config.get("model_type", "whisper")  # older files of Whisper lack it
+    config: Config, generation: Config, ear: Config, where: str, seconds: float | None
+) -> Speech:
+    of_type = config.text("model_type") or "whisper"  # older files of Whisper lack it
     kind = KINDS.get(of_type)
     if kind is None:
         raise DecodeError(
@@ -157,11 +177,12 @@ def _speech(
             where=where,
             mend=f"a model of type {' or '.join(KINDS)}",
         )
-    lacking = [key for key in kind.needed if type(config.get(key)) is not int]
-    config = {**config, **{k: v for k, v in generation.items() if v is not None}}
-    begin = config.get("decoder_start_token_id")
-    lacking += [] if type(begin) is int else ["decoder_start_token_id"]
-    if lacking or type(begin) is not int:
+    found = {key: config.whole(key, most) for key, most in kind.needed.items()}
+    config = config.or_else(generation)
+    begin = config.tokens("decoder_start_token_id")
+    lacking = [key for key, value in found.items() if not value]
+    lacking += ["decoder_start_token_id"] if begin is None else []
+    if lacking or begin is None:
         raise DecodeError(
             f"this is no speech model of {of_type.capitalize()}'s structure: its configuration "
             f"says no {', '.join(lacking)}",
@@ -170,27 +191,16 @@ def _speech(
         )
     return Speech(
         ear=kind.ear(config, ear, seconds),
-        length=config[kind.needed[-1]],
+        length=list(found.values())[-1] or 0,
         begin=begin,
-        ends=frozenset(_tokens(config.get("eos_token_id"))),
-        languages=_named(config.get("lang_to_id")),
-        tasks=_named(config.get("task_to_id")),
-        plain=next(iter(_tokens(config.get("no_timestamps_token_id"))), None),
-        silent=tuple(_tokens(config.get("suppress_tokens"))),
-        late=tuple(_tokens(config.get("begin_suppress_tokens"))),
+        ends=frozenset(config.token_list("eos_token_id")),
+        languages=config.named_tokens("lang_to_id"),
+        tasks=config.named_tokens("task_to_id"),
+        plain=next(iter(config.token_list("no_timestamps_token_id")), None),
+        silent=tuple(config.token_list("suppress_tokens")),
+        late=tuple(config.token_list("begin_suppress_tokens")),
     )
 
 
-def _whole(values: Mapping[str, Any], key: str, usual: int) -> int:
-    found = values.get(key)
-    return found if type(found) is int and found > 0 else usual
-
-
-def _tokens(found: object) -> Sequence[int]:
-    every = found if isinstance(found, list) else [found]
-    return [token for token in every if type(token) is int and token >= 0]
-
-
-def _named(found: object) -> Mapping[str, int]:
-    own = found if isinstance(found, dict) else {}
-    return {name: token for name, token in own.items() if type(token) is int}
+def _positive(config: Config, key: str, most: Limit, usual: int) -> int:
+    return config.whole(key, most) or usual

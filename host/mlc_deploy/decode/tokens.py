@@ -3,57 +3,110 @@ tokenizer's template. The extra `text` has both packages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from ..driver.confined import Confined, Refused
 from ..errors import DecodeError
+from ..files.limits import (
+    TEMPLATE_MEMORY,
+    TEMPLATE_SECONDS,
+    TOKENIZER_BYTES,
+    TOKENIZER_MEMORY,
+    TOKENIZER_RATIO,
+    TOKENIZER_SECONDS,
+)
+from ..files.outside import open_file
+from . import strangers
 from .files import TOKENIZER, Beside
 
+R = TypeVar("R")
+
+STRANGERS = strangers.__name__
 EXTRA = "pip install 'mlc-deploy[text]'"
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the decoding of a character's first bytes
 
 
 def load_tokenizer(found: Beside, model: Path) -> Tokenizer:
     """The tokenizer of a model. Raises DecodeError if the extra or the file is missing."""
-    tokenizers = _imported("tokenizers", "text needs the package tokenizers")
+    _require("tokenizers", "text needs the package tokenizers")
     if found.tokenizer is None:
         raise DecodeError(
             f"there is no {TOKENIZER} beside the model",
             where=str(model),
             mend=f"--tokenizer FILE or FOLDER with a {TOKENIZER}, or --prompt-ids 1,2,3",
         )
-    try:
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(found.tokenizer)))
-    except Exception as error:  # the package raises bare Exceptions
-        raise DecodeError(
-            f"the tokenizer cannot be read: {error}", where=str(found.tokenizer)
-        ) from None
+    return Tokenizer(Confinement(found.tokenizer))
 
 
-def _imported(name: str, what: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise DecodeError(f"{what}, which is not installed", mend=EXTRA) from None
+def _require(name: str, what: str) -> None:
+    if find_spec(name) is None:
+        raise DecodeError(f"{what}, which is not installed", mend=EXTRA)
+
+
+class Confinement:
+    """A tokenizer.json, whose author is a stranger: another process reads it and converts. Raises
+    DecodeError for an unreadable file, and for what it cannot convert."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = str(file)
+        try:
+            with open_file(file) as opened:
+                size = os.fstat(opened.fileno()).st_size
+            if size > TOKENIZER_BYTES.most:
+                text = f"it has {size:,} bytes, and at most {TOKENIZER_BYTES.most:,} are read"
+                raise OSError(errno.EFBIG, text)
+        except OSError as error:
+            raise self._unread(error.strerror or str(error)) from None
+        more = size * TOKENIZER_RATIO
+        self._process = Confined(STRANGERS, TOKENIZER_SECONDS, TOKENIZER_MEMORY, more)
+        try:
+            self._process.call(strangers.check, self._file)
+        except Refused as error:
+            raise self._unread(str(error)) from None
+
+    def _unread(self, why: str) -> DecodeError:
+        return DecodeError(f"the tokenizer cannot be read: {why}", where=self._file)
+
+    def _ask(self, function: Callable[..., R], *task: Any) -> R:
+        try:
+            return self._process.call(function, self._file, *task)
+        except Refused as error:
+            raise DecodeError(
+                f"the tokenizer cannot convert this: {error}",
+                where=self._file,
+                mend=f"another text, another {TOKENIZER}, or --prompt-ids 1,2,3",
+            ) from None
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return self._ask(strangers.tokens, text, special)
+
+    def token(self, text: str) -> int | None:
+        return self._ask(strangers.token, text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._ask(strangers.text, tokens)
 
 
 class Tokenizer:
     """Makes tokens of text, and text of tokens as they come."""
 
     def __init__(self, own: Any) -> None:
+        """own: a Confinement, or what has its methods."""
         self._own = own
 
     def tokens(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text. special: with the tokens that begin a text."""
-        found: list[int] = self._own.encode(text, add_special_tokens=special).ids
+        found: list[int] = self._own.encode(text, special)
         return found
 
     def token(self, text: str) -> int | None:
         """The token of a special text, such as an end."""
-        found: int | None = self._own.token_to_id(text)
+        found: int | None = self._own.token(text)
         return found
 
     def texts(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -102,22 +155,11 @@ def chat_text(found: Beside, messages: Sequence[Mapping[str, str]]) -> str:
     """The text of messages by the tokenizer's chat template, up to the begin of the reply. Raises
     DecodeError for an unreadable template, or one that refuses the messages."""
     assert found.template is not None
-    jinja2 = _imported("jinja2", "a chat template needs the package jinja2")
-    sandbox = _imported("jinja2.sandbox", "a chat template needs the package jinja2")
-
-    def refuse(message: str) -> str:
-        raise jinja2.TemplateError(message)
-
-    world = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    world.globals["raise_exception"] = refuse
+    _require("jinja2", "a chat template needs the package jinja2")
+    process = Confined(STRANGERS, TEMPLATE_SECONDS, TEMPLATE_MEMORY)
     try:
-        text: str = world.from_string(found.template).render(
-            messages=messages, add_generation_prompt=True, **found.texts
-        )
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        return process.call(strangers.chat, found.template, messages, dict(found.texts))
+    except Refused as error:
         raise DecodeError(
             f"the chat template does not take these messages: {error}", mend="--no-chat"
         ) from None
-    return text

@@ -33,6 +33,7 @@ from ..codegen import KernelObject, compile_kernel
 from ..codegen.machine_code import assembly_of, empty_object
 from ..codegen.merge import KERNEL, merge
 from ..errors import CodegenError
+from ..files.fields import NoJson, parsed
 from ..graph import Function, GraphProgram
 from ..graph.definition import Definition
 from ..graph.lower import KernelSource, lower_kernel
@@ -336,10 +337,10 @@ def _packed_text(text: KernelText) -> bytes:
 def _unpacked_text(entry: bytes) -> KernelText | None:
     """The text of an entry of the cache; None if others wrote it."""
     try:
-        match json.loads(zlib.decompress(entry)):
+        match parsed(zlib.decompress(entry)).value:
             case [str(loops), str(assembly)]:
                 return KernelText(loops, assembly)
-    except (ValueError, zlib.error, MemoryError, RecursionError) as error:
+    except (NoJson, zlib.error, MemoryError) as error:
         log.debug("no text: %s", error)
     return None
 

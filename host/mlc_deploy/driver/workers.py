@@ -67,8 +67,8 @@ class WorkerPool(Executor):
         if forked and imports:
             import_module(imports)
         how = How(seconds or 0.0, memory or 0, GENTLE if gently else 0, imports)
-        self._workers = [_Worker(how, forked) for _ in range(count)]
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers = [Worker(how, forked) for _ in range(count)]
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(count)
@@ -94,10 +94,10 @@ class WorkerPool(Executor):
             worker.close()
 
 
-class _Worker:
-    """A child process; if it ended, the next task gets another."""
+class Worker:
+    """A child process; if it ended, the next task gets another. WorkerPool describes the rest."""
 
-    def __init__(self, how: How, forked: bool) -> None:
+    def __init__(self, how: How, forked: bool = False) -> None:
         self._how = how
         self._process: Child | None = None
         self._over = False

@@ -7,6 +7,7 @@ never read.
 
 from __future__ import annotations
 
+import errno
 import lzma
 import math
 import struct
@@ -22,13 +23,15 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .archives import is_inside
+from .limits import UNPACKED_BYTES, UNPACKED_RATIO
 from .outside import open_file
 
 Array = NDArray[Any]
 
 SUFFIX = ".npy"
+MOST_UNPACKED = 4 * UNPACKED_BYTES.most  # bytes of one compressed array
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-MOST_UNPACKED = 1 << 30  # bytes of a compressed array; the file size bounds other arrays
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # Errors of zipfile for damaged archives, and of numpy for damaged headers.
 DAMAGED = (
@@ -45,22 +48,35 @@ class Unreadable(Exception):
 class Arrays(Mapping[str, Array]):
     """The arrays of an .npz. Each is read at access, which may raise Unreadable."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive, self._size = archive, size
+        self._left = self._most = max(UNPACKED_BYTES.most, UNPACKED_RATIO * size)
         infos = (info for info in archive.infolist() if info.filename.endswith(SUFFIX))
         self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos}
+        self._read: set[str] = set()
 
     def __getitem__(self, name: str) -> Array:
         info = self._infos[name]
-        if info.compress_type != zipfile.ZIP_STORED and info.file_size > MOST_UNPACKED:
+        if not is_inside(info, self._size):
+            raise Unreadable(NO_ARRAYS)
+        unpacked = info.compress_type != zipfile.ZIP_STORED
+        # Entries may overlap, so those that are not compressed count, too.
+        self._left -= info.file_size if name not in self._read else 0
+        self._read.add(name)
+        most = MOST_UNPACKED if unpacked else self._most
+        if self._left < 0 or info.file_size > most:
             raise Unreadable(
-                f"'{name}' unpacks to {info.file_size:,} bytes, and at most {MOST_UNPACKED:,} are "
-                "unpacked"
+                f"'{name}' unpacks to {info.file_size:,} bytes, and at most "
+                f"{min(most, self._most):,} are unpacked"
             )
         try:
             with self._archive.open(info) as stream:
                 return _array(stream, info.file_size)
         except DAMAGED:
+            raise Unreadable(NO_ARRAYS) from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an entry that begins before the file does
+                raise
             raise Unreadable(NO_ARRAYS) from None
 
     def __iter__(self) -> Any:
@@ -89,7 +105,7 @@ def opened(path: Path) -> Any:
         except DAMAGED:
             raise Unreadable(NO_ARRAYS) from None
         with archive:
-            yield Arrays(archive)
+            yield Arrays(archive, size)
 
 
 def _array(stream: IO[bytes], size: int) -> Array:

@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from .limits import RECORD_BYTES
+
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -19,7 +21,6 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-MOST_TEXT_BYTES = 64 << 20  # for a record or a list of boards; ours have a few KB
 
 
 def open_file(path: str | Path) -> BinaryIO:
@@ -41,7 +42,7 @@ def refuse_special(path: str | Path) -> None:
     _refuse(os.stat(path).st_mode, path)
 
 
-def read_file(path: str | Path, most: int = MOST_TEXT_BYTES) -> bytes:
+def read_file(path: str | Path, most: int = RECORD_BYTES.most) -> bytes:
     """The content of a regular file of at most `most` bytes. Raises OSError."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size

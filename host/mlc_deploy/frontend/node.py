@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImporterError
+from ..files.limits import MADE_ELEMENTS
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
@@ -19,7 +20,6 @@ from ..ir import Var as Symbol
 from ..ops import frozen_attrs
 from .extents import Extents, product
 
-MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
 
@@ -232,6 +232,6 @@ def _known_if_empty(value: Value) -> Value:
 
 def limited(count: int, what: str) -> int:
     """count. Raises ValueError if a table of so many elements is too large."""
-    if count > MOST_CONSTANTS:
+    if count > MADE_ELEMENTS.most:
         raise ValueError(f"{what} of {count} elements is too large")
     return count

@@ -28,10 +28,10 @@ from .ends import finished
 from .extents import Extents
 from .narrow import declared_kind, stored
 from .onnx_collected import input_parts, known_collected, result_parts
+from .onnx_external import check_external_data
 from .onnx_file import (
     AGAIN,
     carrier_of,
-    check_external_data,
     check_model,
     check_names,
     modern,
@@ -95,16 +95,16 @@ def _convert(
     model = modern(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
-    moved = sort_nodes(model.graph)
+    sort_nodes(model.graph)
     if all(_in_standard(n, opset) for n in model.graph.node):
-        check_model(model, None if moved else path, where)
+        check_model(model, where)
     graph = model.graph
     importer = Importer(
         builder=BlockBuilder("main"),
         table={**CONVERTERS, **converters},
         functions={(f.domain, f.name): f for f in model.functions},
         where=where,
-        folder=path.parent if path is not None else None,
+        file=path,
         extents=Extents(v.name for v in (*graph.input, *graph.output)),
     )
     scope = Scope(imports={o.domain: o.version for o in model.opset_import} | {"": opset})

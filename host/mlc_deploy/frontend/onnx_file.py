@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 from pathlib import Path
@@ -25,14 +24,13 @@ from onnx import (
 )
 
 from ..errors import ImporterError
-from ..files.mapped import mapped
-from ..files.outside import read_file, refuse_special
-from .narrow import BY_CODE, Narrow, from_bytes, from_tensor, size_of
+from ..files.limits import ONNX_BYTES
+from ..files.outside import read_file
+from .narrow import BY_CODE, from_tensor
+from .onnx_external import external_array, is_external, placed
 from .refusals import reading
 
 OLDEST_OPSET = 6
-MOST_EXTERNAL = 1 << 62  # bytes
-LARGEST = (2 << 30) - 1  # bytes of a file: protobuf's bound; weights beyond it are external data
 DTYPES = {
     TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64",
     TensorProto.INT8: "int8", TensorProto.INT16: "int16", TensorProto.INT32: "int32",
@@ -40,6 +38,7 @@ DTYPES = {
     TensorProto.UINT32: "uint32", TensorProto.UINT64: "uint64", TensorProto.BOOL: "bool",
 }  # fmt: skip
 AGAIN = "copy or export the file again"
+IR_OF_WEIGHTS = 4  # from which on weights need not be inputs
 LARGE = 1 << 14  # elements of a tensor: the checker's time for smaller ones is that of their fields
 
 
@@ -49,7 +48,7 @@ def read_model(path: str | Path) -> ModelProto:
     if path.is_dir():
         raise ImporterError("the model is a folder", where=str(path), mend="the .onnx file in it")
     with reading(path):
-        data = read_file(path, LARGEST)
+        data = read_file(path, ONNX_BYTES.most)
     return parse_model(data, str(path))
 
 
@@ -101,7 +100,7 @@ def modern(model: ModelProto, where: str) -> ModelProto:
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     if not versions or not 0 < versions[0] < OLDEST_OPSET:
         return model
-    check_model(model, None, where)
+    check_model(model, where)
     errors = (RuntimeError, version_converter.ConvertError, shape_inference.InferenceError)
     with suppress(*errors):  # opset_of refuses what cannot be converted
         return version_converter.convert_version(model, OLDEST_OPSET)
@@ -148,14 +147,15 @@ def check_names(model: ModelProto, where: str) -> None:
         )
 
 
-def sort_nodes(graph: GraphProto) -> bool:
+def sort_nodes(graph: GraphProto) -> None:
     """Sorts the nodes of a graph, and of the graphs in them, so that each comes after the nodes
-    that it reads from; nodes of a cycle come last. Returns whether the order changed."""
-    inner = [sort_nodes(inner) for node in graph.node for inner in graphs_of(node)]
+    that it reads from; nodes of a cycle come last."""
+    for inner in [inner for node in graph.node for inner in graphs_of(node)]:
+        sort_nodes(inner)
     makers = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
     needs = [{makers[name] for name in _read_by(node) if name in makers} for node in graph.node]
     if all(max(needed, default=-1) < n for n, needed in enumerate(needs)):
-        return any(inner)
+        return
     readers: list[list[int]] = [[] for _ in needs]
     for n, needed in enumerate(needs):
         for maker in needed:
@@ -173,7 +173,6 @@ def sort_nodes(graph: GraphProto) -> bool:
     nodes = [NodeProto.FromString(graph.node[n].SerializeToString()) for n in order]
     del graph.node[:]
     graph.node.extend(nodes)
-    return True
 
 
 def graphs_of(node: NodeProto) -> list[GraphProto]:
@@ -192,12 +191,10 @@ def _read_by(node: NodeProto) -> set[str]:
     return names
 
 
-def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
+def check_model(model: ModelProto, where: str) -> None:
     """onnx's own checker. Raises ImporterError with its message."""
-    external = any(_is_external(t) for t in model.graph.initializer)
     try:
-        # By path, it looks for external data beside the file.
-        checker.check_model(path if external and path is not None else _to_check(model))
+        checker.check_model(_to_check(model))
     except (checker.ValidationError, ValueError) as error:
         raise ImporterError(
             f"the ONNX model is damaged: {' '.join(str(error).split())}",
@@ -207,14 +204,16 @@ def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
 
 
 def _to_check(model: ModelProto) -> ModelProto:
-    """A copy of the model for the checker. Large weights have no elements in it, since the checker
-    copies them twice; `to_array` checks them. Inputs and outputs of unknown rank have a shape:
-    exporters write them and --shape mends them, but the checker refuses them."""
+    """A copy of the model for the checker. Large weights, and those in other files, have no
+    elements in it, since the checker copies them twice; `to_array` checks them. What exporters
+    write and the checker refuses is mended: inputs and outputs of unknown rank have a shape, which
+    --shape gives; and a file of IR 3 is of IR 4, whose weights need not be inputs."""
     graph = {f.name: value for f, value in model.graph.ListFields() if f.name != "initializer"}
     copy = ModelProto(**{f.name: value for f, value in model.ListFields() if f.name != "graph"})
     copy.graph.CopyFrom(GraphProto(**graph))
+    copy.ir_version = max(copy.ir_version, IR_OF_WEIGHTS)
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) > LARGE:
+        if is_external(tensor) or math.prod(tensor.dims) > LARGE:
             tensor = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
         copy.graph.initializer.append(tensor)
     for info in (*copy.graph.input, *copy.graph.output):
@@ -224,61 +223,11 @@ def _to_check(model: ModelProto) -> ModelProto:
     return copy
 
 
-def check_external_data(model: ModelProto, path: str | Path | None, where: str) -> None:
-    """Raises ImporterError that names missing files of weights, or for an impossible place."""
-    folder = Path(path).parent if path is not None else Path()
-    missing: dict[str, None] = {}
-    for tensor in model.graph.initializer:
-        if _is_external(tensor):
-            location, offset, length = _placed(tensor, where)
-            try:
-                there = (folder / location).is_file()
-            except (OSError, ValueError):  # no valid file name, for example with a zero byte
-                there = False
-            if not there:
-                missing[location] = None
-            if offset < 0 or length < 0 or max(offset, length) > MOST_EXTERNAL:
-                raise ImporterError(
-                    f"tensor {tensor.name!a:.60} is said to be at {offset:,}, of {length:,} bytes, "
-                    f"of {location!a:.60}",
-                    where=where,
-                    mend="export the model again",
-                )
-    if missing:
-        raise ImporterError(
-            f"the weights in {_names(missing)} are missing",
-            where=where,
-            mend=f"put {'it' if len(missing) == 1 else 'them'} into {folder}",
-        )
-
-
 def bytes_of(path: Path) -> int:
     """The size of a model that can be read: its file, and the files of weights beside it."""
     tensors = read_model(path).graph.initializer
-    beside = {_placed(tensor, str(path))[0] for tensor in tensors if _is_external(tensor)}
+    beside = {placed(tensor, str(path))[0] for tensor in tensors if is_external(tensor)}
     return sum(file.stat().st_size for file in (path, *(path.parent / name for name in beside)))
-
-
-def _placed(tensor: TensorProto, where: str) -> tuple[str, int, int]:
-    """File, offset and length of external data; no length is 0. Raises ImporterError."""
-    found = {entry.key: entry.value for entry in tensor.external_data}
-    try:
-        offset, length = (int(found.get(key) or 0) for key in ("offset", "length"))
-        return str(found.get("location", "")), offset, length
-    except ValueError:  # also for numbers of thousands of digits
-        raise ImporterError(
-            f"the place of tensor {tensor.name!a:.60} in another file is no number",
-            where=where,
-            mend="export the model again",
-        ) from None
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def _is_external(tensor: TensorProto) -> bool:
-    return tensor.data_location == TensorProto.EXTERNAL
 
 
 def dtype_name(code: int, what: str, where: str) -> str:
@@ -300,10 +249,10 @@ def carrier_of(code: int, what: str, where: str) -> str:
     return BY_CODE[code].carrier if code in BY_CODE else dtype_name(code, what, where)
 
 
-def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
-    """The tensor's values, narrow ones in their carrier. External data is mapped from its file.
-    Raises ImporterError for unsupported dtypes, for data whose size is not the shape's, and for
-    unreadable files."""
+def to_array(tensor: TensorProto, where: str, file: Path | None = None) -> NDArray[Any]:
+    """The tensor's values, narrow ones in their carrier. file: the model's. External data is mapped
+    from files beside it. Raises ImporterError for unsupported dtypes, for data whose size is not
+    the shape's, and for unreadable files."""
     what = f"tensor '{tensor.name}'"
     dtype = carrier_of(tensor.data_type, what, where)
     kind = BY_CODE.get(tensor.data_type)
@@ -312,8 +261,8 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
             f"{what} has the shape {list(tensor.dims)}", where=where, mend="export the model again"
         )
     try:
-        if _is_external(tensor):
-            return _mapped(tensor, dtype, kind, folder or Path())
+        if is_external(tensor):
+            return external_array(tensor, dtype, kind, file)
         if kind is not None:
             return from_tensor(tensor, kind, tensor.dims)
         array = numpy_helper.to_array(tensor)
@@ -324,27 +273,3 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
     except (ValueError, TypeError, OSError, checker.ValidationError, OverflowError) as error:
         text = " ".join(str(error).split())
         raise ImporterError(f"{what} cannot be read: {text}", where=where) from error
-
-
-def _mapped(tensor: TensorProto, dtype: str, kind: Narrow | None, folder: Path) -> NDArray[Any]:
-    """External data, as a view of its file. Raises ValueError, OSError."""
-    location, offset, length = _placed(tensor, tensor.name)
-    if not (folder / location).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"the weights in '{location}' are outside of the model's folder")
-    refuse_special(folder / location)
-    shape = tuple(tensor.dims)
-    count = math.prod(shape)
-    size = count * np.dtype(dtype).itemsize if kind is None else size_of(kind, count)
-    there = (folder / location).stat().st_size - offset
-    if not (0 <= size <= there and 0 <= offset) or (length or size) != size:
-        raise ValueError(
-            f"{size} bytes from {offset} on of '{location}', which has "
-            f"{max(there, 0)} there and says {length or 'nothing of it'}"
-        )
-    if not size:
-        return np.zeros(shape, dtype)
-    whole = mapped(folder / location)
-    if kind is not None:
-        return from_bytes(np.frombuffer(whole, np.uint8, size, offset), kind, shape)
-    little = np.dtype(dtype).newbyteorder("<")
-    return np.frombuffer(whole, little, count, offset).reshape(shape).astype(dtype, copy=False)

@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from ..errors import ImporterError
+from ..files.limits import RANK
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value, Var
 from ..ir import Dim
@@ -81,7 +82,7 @@ class Importer:
     table: Mapping[str, Converter]
     functions: Mapping[tuple[str, str], FunctionProto]
     where: str
-    folder: Path | None
+    file: Path | None
     extents: Extents = field(default_factory=Extents)
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     narrow: dict[Value, Narrow] = field(default_factory=dict)
@@ -92,13 +93,20 @@ class Importer:
     def param(self, name: str, shape: Sequence[Dim], code: int) -> Value:
         """A parameter; code is ONNX's number of its dtype. Raises ImporterError."""
         dtype = carrier_of(code, f"input '{name}'", self.where)
+        if len(shape) > RANK.most:
+            raise ImporterError(
+                f"input '{name}' has {len(shape):,} dimensions, and at most {RANK.most} can be "
+                "computed",
+                where=self.where,
+                mend="a model whose tensors have fewer dimensions",
+            )
         value = self.builder.param(name, shape, dtype)
         self.origins[value] = frozenset([name])
         return self.marked(value, BY_CODE.get(code))
 
     def constant(self, tensor: TensorProto, where: str, name: str) -> Constant:
         """A model's tensor. Raises ImporterError."""
-        value = Constant(to_array(tensor, where, self.folder), name)
+        value = Constant(to_array(tensor, where, self.file), name)
         self.marked(value, BY_CODE.get(tensor.data_type))
         return value
 

@@ -162,7 +162,7 @@ class OnnxNode(NumberedNode):
             return default
         if found.type == AttributeProto.TENSOR:
             dtype_name(found.t.data_type, f"attribute '{name}'", self.place)
-            return to_array(found.t, self.place, self._importer.folder)
+            return to_array(found.t, self.place, self._importer.file)
         value = helper.get_attribute_value(found)
         if isinstance(value, bytes):
             return value.decode()

@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import ImporterError
+from ..files.archives import is_inside
+from ..files.limits import PT2_DEPTH, PT2_ENTRIES, PT2_EXPANDED
 from ..files.outside import open_file
 from .refusals import reading
 
@@ -42,10 +44,6 @@ OLD_MODEL = "serialized_exported_program.json"
 OLD_PICKLES = (
     "serialized_state_dict.pt", "serialized_constants.pt", "serialized_example_inputs.pt",
 )  # fmt: skip
-MOST_ENTRIES = 1 << 17  # of the archive
-MOST_EXPANDED = 1 << 28  # elements of a weight beyond its stored bytes
-MOST_DEPTH = 200  # of the JSON
-
 # Errors of zipfile for damaged archives.
 DAMAGED = (
     zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError, RuntimeError,
@@ -100,7 +98,9 @@ def entries_of(stream: Any, where: str) -> dict[str, bytes]:
                     where=where,
                     mend=AGAIN,
                 )
-            if len(infos) > MOST_ENTRIES or sum(i.file_size for i in infos) > size:
+            inside = all(is_inside(i, size) for i in infos)
+            whole = sum(i.file_size for i in infos)
+            if len(infos) > PT2_ENTRIES.most or whole > size or not inside:
                 raise ImporterError(
                     "its entries are larger than the file, or too many", where=where, mend=AGAIN
                 )
@@ -312,7 +312,7 @@ class _Checked:
                 count = math.prod(_extent(s) or 0 for s in sizes)
             case _:
                 count = -1
-        if count < 0 or count > max(stored, MOST_EXPANDED if stored else 0):
+        if count < 0 or count > max(stored, PT2_EXPANDED.most if stored else 0):
             raise ImporterError(
                 f"tensor {name!a:.60} has {count:,} elements, and {stored:,} bytes are stored of it"
                 if count >= 0
@@ -338,7 +338,7 @@ class _Checked:
     def plain(self, value: Any, entry: str, key: str, depth: int = 0) -> Any:
         """JSON without the fields that are not needed. Each text has the form that its key asks
         for."""
-        if depth > MOST_DEPTH:
+        if depth > PT2_DEPTH.most:
             raise ImporterError(f"'{entry}' is nested too deeply", where=self.where, mend=AGAIN)
         match value:
             case dict():
@@ -413,7 +413,7 @@ class _Checked:
         if kind == "collections.defaultdict":
             self.refuse("the structure of inputs and outputs names a class to import", entry)
         self.plain([kind, self.context(context, entry)], entry, "")
-        if depth > MOST_DEPTH:
+        if depth > PT2_DEPTH.most:
             raise RecursionError
         for child in children:
             self.branch(child, entry, depth + 1)

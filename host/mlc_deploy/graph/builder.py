@@ -24,6 +24,7 @@ import numpy as np
 
 from .. import te
 from ..errors import GraphError
+from ..files.limits import RANK
 from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
 from ..ir import Var as Symbol
 from ..ir.names import Names, distinct
@@ -169,7 +170,10 @@ class BlockBuilder:
 
     def param(self, name: str, shape: Sequence[Dim | str], dtype: str = "float32") -> Var:
         """Adds a parameter."""
-        var = Var(self._open.names.fresh(name), tensor_type(shape, dtype))
+        made = tensor_type(shape, dtype)
+        if len(made.shape) > RANK.most:
+            raise GraphError(f"the parameter '{name}' has {_many(made)}", mend="fewer dimensions")
+        var = Var(self._open.names.fresh(name), made)
         self._open.params.append(var)
         self._open.known.add(var)
         return var
@@ -476,6 +480,9 @@ class BlockBuilder:
                 mend="a call outside of `with bb.dataflow()`",
             )
         wanted, types = _result(call)
+        for made in types:
+            if len(made.shape) > RANK.most:
+                raise ValueError(f"a result has {_many(made)}")
         asked = [name or wanted] * len(types) if isinstance(name, str) else name
         if len(asked) != len(types):
             asked = [wanted] * len(types)
@@ -486,6 +493,10 @@ class BlockBuilder:
         if here.block is not None:
             here.block.update(outputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _many(made: TensorType) -> str:
+    return f"{len(made.shape):,} dimensions, and at most {RANK.most} can be computed"
 
 
 def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var]) -> Function:

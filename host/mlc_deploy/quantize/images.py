@@ -13,6 +13,8 @@ layout  NCHW or NHWC (default: the layout of the model's input)
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +23,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..files.limits import IMAGE_BYTES, IMAGE_PIXELS, RESIZED_PIXELS, Limit
+from ..files.outside import read_file
 from .net import Array
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")  # Pillow's others start programs, such as EPS's
+AGAIN = "take it out of the folder, or save it again"
 COLORS = ("RGB", "BGR", "GRAY")
 LAYOUTS = ("NCHW", "NHWC")
 KEYS = ("resize", "crop", "scale", "mean", "std", "color", "layout")
@@ -105,7 +111,7 @@ def _value(key: str, text: str) -> Any:
 def read_image(path: Path, how: Preprocess) -> Array:
     """An image as float32 [1, C, H, W] or [1, H, W, C]. how: settled. Raises InputError."""
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise InputError(
             "reading images needs Pillow, which is not installed",
@@ -113,13 +119,20 @@ def read_image(path: Path, how: Preprocess) -> Array:
             mend="pip install 'mlc-deploy[images]', or .npy files",
         ) from None
     try:
-        with Image.open(path) as opened:
-            image = opened.convert("L" if how.color == "GRAY" else "RGB")
+        data = io.BytesIO(read_file(path, IMAGE_BYTES.most))
+        with warnings.catch_warnings(), Image.open(data, formats=FORMATS) as opened:
+            warnings.simplefilter("ignore")  # of Pillow's own, higher limit, and of odd metadata
+            wide, tall = opened.size
+            if _fits(path, "has", wide, tall, IMAGE_PIXELS):
+                image = opened.convert("L" if how.color == "GRAY" else "RGB")
+    except InputError:
+        raise
     except Exception as error:  # Pillow's readers raise anything for damaged files
+        why = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split())
+        if isinstance(error, UnidentifiedImageError):
+            why = f"cannot identify image file '{path}'"
         raise InputError(
-            f"this is no image that can be read: {' '.join(str(error).split())[:120]}",
-            where=str(path),
-            mend="take it out of the folder, or save it again",
+            f"this is no image that can be read: {why[:120]}", where=str(path), mend=AGAIN
         ) from None
     size = how.resize
     if size is not None:
@@ -128,11 +141,14 @@ def read_image(path: Path, how: Preprocess) -> Array:
             to = tuple(max(1, round(n * size[0] / least)) for n in image.size)
         else:
             to = (size[1], size[0])
+        _fits(path, "becomes", to[0], to[1], RESIZED_PIXELS)
         image = image.resize(to, Image.Resampling.BILINEAR)  # type: ignore[arg-type]
     if how.crop is not None:
         tall, wide = how.crop
+        _fits(path, "becomes", wide, tall, RESIZED_PIXELS)
         left, top = (image.size[0] - wide) // 2, (image.size[1] - tall) // 2
         image = image.crop((left, top, left + wide, top + tall))
+    _fits(path, "becomes", *image.size, RESIZED_PIXELS)
     pixels = np.asarray(image, np.float32)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if how.color == "BGR":
@@ -145,9 +161,23 @@ def read_image(path: Path, how: Preprocess) -> Array:
                 mend="one number" + (", or one for each channel" if pixels.shape[-1] > 1 else ""),
             )
     mean, std = np.asarray(how.mean, np.float32), np.asarray(how.std, np.float32)
-    x = (pixels / np.float32(how.scale) - mean) / std
+    x = pixels / np.float32(how.scale)
+    x -= mean
+    x /= std
     x = x.transpose(2, 0, 1) if how.layout == "NCHW" else x
     return np.ascontiguousarray(x[None], np.float32)
+
+
+def _fits(path: Path, does: str, wide: int, tall: int, most: Limit) -> bool:
+    """Raises InputError for an image of too many pixels."""
+    if wide * tall > most.most:
+        raise InputError(
+            f"the image {does} {wide:,} x {tall:,} pixels, and at most {most.most:,} are computed",
+            where=str(path),
+            mend="take it out of the folder, or make it smaller"
+            + (", or another resize and crop" if does == "becomes" else ""),
+        )
+    return True
 
 
 def _layout(shape: Sequence[int | None]) -> str:

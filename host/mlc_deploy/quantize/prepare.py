@@ -19,8 +19,8 @@ from onnx.reference import ReferenceEvaluator
 from ..errors import ImporterError
 from ..frontend.narrow import BY_CODE, NarrowFloat
 from ..frontend.onnx import known_inputs
+from ..frontend.onnx_external import check_external_data
 from ..frontend.onnx_file import (
-    check_external_data,
     check_names,
     opset_of,
     parse_model,
@@ -99,7 +99,7 @@ def prepare(net: Net) -> Net:
 def _with_own_data(proto: ModelProto, where: str, folder: Path) -> ModelProto:
     made = ModelProto()
     made.CopyFrom(proto)
-    tensors = [numpy_helper.from_array(to_array(t, where, folder), t.name)
+    tensors = [numpy_helper.from_array(to_array(t, where, folder / "model"), t.name)
                for t in proto.graph.initializer]  # fmt: skip
     made.graph.ClearField("initializer")
     made.graph.initializer.extend(tensors)

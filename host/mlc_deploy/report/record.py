@@ -3,13 +3,12 @@ for a board, an emulator, and a compilation without a run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ReportError
-from .fields import Field, Malformed
+from ..files.fields import NESTED, Field, Malformed, NoJson, parsed
 
 VERSION = 1  # of the record's form, its "record"
 MEND = "mlc-deploy MODEL --board B --json FILE"
@@ -193,10 +192,12 @@ class Run:
 def read_run(text: str | bytes, where: str) -> Run:
     """The run of a record's JSON. Raises ReportError, with `where`, for anything else."""
     try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ReportError("this is no record of mlc-deploy", where=where, mend=MEND) from None
-    except json.JSONDecodeError as error:
+        found = parsed(text).value
+    except NoJson as caught:
+        if (error := caught.error) is None:
+            nested = str(caught) == NESTED
+            what = "this is no record of mlc-deploy" if nested else "this is no JSON"
+            raise ReportError(what, where=where, mend=MEND) from None
         begun = error.doc.strip()
         cut = begun.startswith("{") and not begun.endswith("}")
         what = "the JSON ends in its middle" if cut else f"this is no JSON: {error.msg.lower()}"
@@ -205,8 +206,6 @@ def read_run(text: str | bytes, where: str) -> Run:
         place = f"{where}:{error.lineno}:{error.colno}"
         mend = f"write it again: {MEND}" if cut else MEND
         raise ReportError(what, where=place, mend=mend) from None
-    except ValueError:  # bytes of no text
-        raise ReportError("this is no JSON", where=where, mend=MEND) from None
     return parse_run(found, where)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MlcError, ScheduleError
+from ..files.fields import NoJson, parsed
 from ..ir import Stmt, inner_statements
 
 if TYPE_CHECKING:
@@ -218,8 +219,8 @@ class Trace:
     def loads(text: str) -> Trace:
         """Raises ValueError for what is no trace of this version."""
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            data = parsed(text).value
+        except NoJson as error:
             raise ValueError(f"no schedule trace: {error}") from error
         return Trace.from_json(data)
 

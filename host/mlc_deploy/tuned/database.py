@@ -34,6 +34,8 @@ from sys import intern
 from typing import Any, get_args
 
 from ..errors import MlcError, TuneError, writing
+from ..files.fields import parsed
+from ..files.limits import DATABASE_BYTES, LINE_BYTES
 from ..ir import PrimFunc, structural_hash
 from ..schedule.trace import Trace
 from ..script import from_script
@@ -156,7 +158,20 @@ class Database:
             if not self.path.is_file():
                 raise TuneError("a tuning database is a file", where=str(self.path))
             with self.path.open("rb") as file, locked(file, exclusive=False):
-                self._catch_up(file.read())
+                self._catch_up(self._bounded(file))
+
+    def _bounded(self, file: Any) -> bytes:
+        """The rest of the file. Raises TuneError for one that is too large."""
+        size = os.fstat(file.fileno()).st_size
+        if size > DATABASE_BYTES.most:
+            raise TuneError(
+                f"the tuning database has {size:,} bytes, and at most {DATABASE_BYTES.most:,} are "
+                "read",
+                where=str(self.path),
+                mend="a new file: mlc-deploy tune MODEL --db FILE",
+            )
+        found: bytes = file.read()
+        return found
 
     def __len__(self) -> int:
         return len(self.records)
@@ -274,7 +289,7 @@ class Database:
                 self._note(f"{self.path}: the file was cut or removed while it was in use")
                 self._read_to = self._line = 0
             file.seek(self._read_to)
-            tail = self._catch_up(file.read())
+            tail = self._catch_up(self._bounded(file))
             if tail:
                 self._note(f"{self.path}: the last line had no end ({tail} bytes); it was removed")
                 file.truncate(self._read_to)
@@ -309,8 +324,11 @@ class Database:
 
     def _parse(self, line: bytes) -> None:
         where = f"{self.path}:{self._line}"
+        if len(line) > LINE_BYTES.most:
+            self._note(f"{where}: the line has {len(line):,} bytes; it is skipped")
+            return
         try:
-            body = json.loads(line)
+            body = parsed(line).value
             check = bytes.fromhex(body.pop("check"))
             right = check == _check(body)
         except MALFORMED:

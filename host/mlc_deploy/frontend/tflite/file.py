@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ImporterError
+from ...files.limits import DENSE_ELEMENTS, RANK, TFLITE_BYTES
 from ...files.outside import read_file
 from ..refusals import MISTAKES, reading
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
-LARGEST = 4 << 30  # bytes of a file
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 VERSION = 3  # of the schema
 OPEN = -1  # a size in a tensor's signature
@@ -136,7 +136,7 @@ def read_tflite(path: str | Path) -> bytes:
     """A file's bytes. Raises ImporterError."""
     path = Path(path)
     with reading(path):
-        return read_file(path, LARGEST)
+        return read_file(path, TFLITE_BYTES.most)
 
 
 def parse(data: bytes, where: str) -> tuple[Subgraph, ...]:
@@ -282,6 +282,9 @@ class _Reader:
         if not place < len(buffers):
             raise ValueError(f"it names buffer {place} of {len(buffers)}")
         shape = self.numbers(tensor, "Shape")
+        if len(shape) > RANK.most:
+            most = RANK.most
+            raise ValueError(f"a tensor has {len(shape):,} dimensions, and at most {most} are read")
         if any(extent < 0 for extent in shape):
             raise ValueError(f"a tensor has the shape {list(shape)}")
         return Tensor(
@@ -375,7 +378,7 @@ def densified(flat: Array, shape: tuple[int, ...], sparse: Sparsity) -> Array:
     order, levels = sparse.order, sparse.dims
     if sorted(order) != list(range(rank + len(blocks))) or len(levels) != len(order):
         raise ValueError("the order of a sparse tensor's dimensions is damaged")
-    if any(not 0 <= b < rank for b in blocks) or math.prod(shape) > 1 << 28:
+    if any(not 0 <= b < rank for b in blocks) or math.prod(shape) > DENSE_ELEMENTS.most:
         raise ValueError("a sparse tensor's blocks are damaged")
     places = np.zeros((1, 0), np.int64)  # a row per position so far, its index in each level
     for level in levels:

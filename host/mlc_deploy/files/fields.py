@@ -3,6 +3,7 @@ wrong."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,34 @@ KINDS = {
 }
 
 MOST = 1e18  # no measured figure is so large, and computing with smaller ones is safe
+NESTED = "it is nested too deeply for recursion"
 
 
-class Malformed(Exception):
+class Malformed(ValueError):
     """A wrong value; the message says where and what."""
+
+
+class NoJson(Malformed):
+    """A text is no JSON; the message says why, and where if that is known. error: Python's own, if
+    it is the form that is wrong."""
+
+    def __init__(self, what: str, error: json.JSONDecodeError | None = None) -> None:
+        super().__init__(what)
+        self.error = error
+
+
+def parsed(text: str | bytes) -> Field:
+    """The value of a JSON text. Raises NoJson."""
+    try:
+        return Field(json.loads(text))
+    except RecursionError:
+        raise NoJson(NESTED) from None
+    except json.JSONDecodeError as error:
+        raise NoJson(str(error), error) from None
+    except UnicodeDecodeError as error:
+        raise NoJson(str(error)) from None
+    except ValueError:  # Python's bound of a number's digits
+        raise NoJson("a number has thousands of digits") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,16 @@ class Field:
         if value != int(value):
             raise self.wrong("a whole number")
         return int(value)
+
+    def whole(self, most: int) -> int:
+        """A whole number from 0 to `most`."""
+        value = self.count()
+        if value > most:
+            raise Malformed(f"{self.path} is {value:,}, and must be at most {most:,}")
+        return value
+
+    def maybe_whole(self, most: int) -> int | None:
+        return self.whole(most) if self else None
 
     def maybe_text(self) -> str | None:
         return self.text() if self else None
