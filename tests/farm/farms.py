@@ -13,18 +13,12 @@ from typing import Any
 
 from mlc_deploy.farm.client import Farm
 from mlc_rpc import Unreachable
+from tests.farm import jobs
 
 ROOT = Path(__file__).parents[2]
 PATHS = [str(ROOT / part) for part in (".", "host", "rpc", "targets", "device_runtime")]
-SCHEDULER = """
-import asyncio, sys
-from distributed import Scheduler
-async def main():
-    address = f"{sys.argv[2]}://127.0.0.1"
-    async with Scheduler(host=address, port=int(sys.argv[1]), dashboard=False) as scheduler:
-        await scheduler.finished()
-asyncio.run(main())
-"""
+jobs.register()
+MLC_DEPLOY = (sys.executable, "-m", "mlc_deploy.cli")
 SECONDS = 60.0
 
 
@@ -60,12 +54,12 @@ class LocalFarm:
             process.wait()
 
     def start_scheduler(self) -> None:
-        self.start("scheduler", sys.executable, "-c", SCHEDULER, str(self.port), self.scheme)
+        self.start("scheduler", *MLC_DEPLOY, "farm", "scheduler", self.address)
 
     def join(self, name: str, *boards: str, builders: int = 1) -> None:
         of = [part for board in boards for part in ("--board", board)]
         command = ("farm", "join", self.address, "--builders", str(builders), *of)
-        self.start(name, sys.executable, "-m", "mlc_deploy.cli", *command)
+        self.start(name, sys.executable, "-m", "tests.farm.jobs", *command)
 
     def start(self, name: str, *command: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
@@ -99,14 +93,3 @@ def wait_for(farm: Farm, boards: int, builders: int = 0) -> None:
         ),
         f"{boards} boards and {builders} builders",
     )
-
-
-def build_asleep(seconds: float) -> None:
-    """Stands for a build."""
-    time.sleep(seconds)
-
-
-def run_asleep(_: Any, seconds: float) -> float:
-    """Stands for a run on a board; when it ended."""
-    time.sleep(seconds)
-    return time.time()

@@ -3,7 +3,6 @@ concurrent.futures."""
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from asyncio import run_coroutine_threadsafe
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
+from pickle import PicklingError
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -22,10 +22,15 @@ from mlc_targets import Target
 from ..errors import FarmError
 from .calibration import deviating, how_apart
 from .engine import require_distributed, scheduler_address
+from .keys import FOLDER_SETTING, USER, keys_of
 from .member import me
+from .payload import NotData, packed, unpacked
+from .seal import Pair, Unsealable, calling
 from .turns import Turns, dask_priority
 from .work import (
     BUILDER,
+    HOST,
+    NOT_OURS,
     BoardStatus,
     Call,
     Description,
@@ -34,6 +39,7 @@ from .work import (
     resource,
     set_aside,
     statuses,
+    task_of,
 )
 
 R = TypeVar("R")
@@ -42,6 +48,10 @@ PATIENCE_SECONDS = 60.0  # a scheduler may be away for so long
 DEATHS = 10  # times that a call is sent again after Dask gave it up
 AGAIN_SECONDS = 0.5  # between two tries
 ASKED = 3  # times that all hosts are asked for their boards
+HOST_SECONDS = 10.0  # for the answers of all hosts
+HOST_PRIORITY = 1_000_000  # of questions to hosts: no work has so much
+WATCH_SECONDS = 5.0  # between two looks whether the scheduler still knows our calls
+GONE = ("scheduler-connection-lost", "scheduler-restart")  # why Dask cancels; others: somebody did
 
 
 class Farm(Closing):
@@ -58,35 +68,44 @@ class Farm(Closing):
         warn: Callable[[str], None] = lambda _: None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self.address = scheduler_address(address, warn)
-        self.user, self.priority, self.share, self.patience = me(), priority, share, patience
         self._distributed = require_distributed()
+        self.address, self.warn = scheduler_address(address), warn
+        self._keys = keys_of(self.address, USER)
+        self.user, self.priority, self.share, self.patience = me(), priority, share, patience
         self._lock = threading.Lock()  # of the client
-        self._closed = False
+        self._closed = threading.Event()
+        from .closed import restrict  # here: it needs an extra
+
+        restrict()
         self._client = self._connected()
+        self._under_way: dict[str, Future[bytes]] = {}  # by the scheduler's keys
+        threading.Thread(target=self._watch, daemon=True, name="farm's calls").start()
 
     def _connected(self) -> Any:
         try:
             return self._distributed.Client(
-                self.address, timeout=CONNECT_SECONDS, set_as_default=False
+                self.address,
+                security=self._keys.security(),
+                timeout=CONNECT_SECONDS,
+                set_as_default=False,
             )
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"no scheduler answers: {error}",
                 board=self.address,
-                attempt="dask scheduler, on that machine",
+                attempt=f"mlc-deploy farm scheduler {self.address}, on that machine",
             ) from None
         except (TypeError, ValueError, RuntimeError) as error:  # wrong settings of certificates
             raise FarmError(
                 f"the scheduler cannot be asked: {error}",
                 where=self.address,
-                mend="Dask's own settings of certificates: distributed.comm.tls",
+                mend=f"keys of this farm: {FOLDER_SETTING}=farm-keys/user",
             ) from None
 
     def client(self) -> Any:
         """A client that is connected or reconnects. Raises Unreachable."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise CancelledError
             if self._client.status == "closed":
                 self._client = self._connected()
@@ -94,18 +113,78 @@ class Farm(Closing):
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed.is_set()
 
     def is_death(self, error: Exception) -> bool:
         """Whether Dask gave a call up because workers died while running it, or lost its result
-        because the scheduler died while sending it."""
-        lost = (self._distributed.KilledWorker, self._distributed.comm.CommClosedError)
+        because the scheduler died while sending it, or the answer is of no member."""
+        lost = (self._distributed.KilledWorker, self._distributed.comm.CommClosedError, Unsealable)
         return isinstance(error, lost)
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             self._client.close(timeout=5)
+
+    def begin(
+        self, client: Any, resource: str, sealed: bytes, priority: float, workers: list[str] | None,
+        others: bool = False,
+    ) -> Future[bytes]:  # fmt: skip
+        """Sends a sealed call to a place with a resource: any, or one of some workers, or `others`
+        where these are busy or gone. The future raises what Dask raises."""
+        key = f"{resource}-{uuid4().hex}"
+        where = {"workers": workers, "allow_other_workers": others} if workers else {}
+        run = client.submit(
+            perform,
+            sealed,
+            key=key,
+            pure=False,
+            priority=priority,
+            resources={resource: 1},
+            **where,
+        )
+        # Not client.get_executor: its futures never end when the scheduler dies while it sends a
+        # result.
+        ran = run_coroutine_threadsafe(_awaited(run), client.loop.asyncio_loop)
+        self._under_way[key] = ran
+        ran.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return ran
+
+    def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
+        """A call as it travels. Raises FarmError if it is no task of a farm on data."""
+        why = ""
+        try:
+            plain = packed(Call(task_of(function), args, self.user, turn))
+            unpacked(plain)
+        except (PicklingError, AttributeError, TypeError, NotData) as error:
+            why = str(error)
+        if not task_of(function):
+            why = f"'{getattr(function, '__name__', function)}' is no task of a farm"
+        if why:
+            raise FarmError(
+                f"this cannot be sent to a farm: {why}",
+                where=self.address,
+                mend="--board; functions of a --converters file stay on this machine",
+            ) from None
+        keys = calling(self._keys.members)
+        return Sealed(keys.seal_call(plain), keys)
+
+    def opened(self, sealed: Sealed, answer: bytes) -> Done:
+        """The outcome of a call. Raises Unsealable if no member sent it, FarmError if a member
+        cannot read the call."""
+        if answer == NOT_OURS:
+            raise FarmError(
+                "a member cannot read this call: it has other keys, or another version",
+                where=self.address,
+                mend="the keys of one farm for all of its machines, in the same version",
+            )
+        try:
+            done = unpacked(sealed.keys.open_result(answer))
+        except NotData:
+            raise Unsealable from None
+        if not isinstance(done, Done):
+            raise Unsealable
+        return done
 
     def boards(self) -> list[BoardStatus]:
         """All boards, also withdrawn ones. A host that does not answer is asked again: it may be
@@ -113,7 +192,7 @@ class Farm(Closing):
         found: dict[str, list[BoardStatus]] = {}
         for _ in range(ASKED):
             hosts = self._hosts()
-            found = self.client().run(statuses, workers=hosts, on_error="ignore")
+            found = self._ask(hosts, statuses)
             if hosts and len(found) == len(hosts):
                 break
             time.sleep(AGAIN_SECONDS)
@@ -122,19 +201,55 @@ class Farm(Closing):
 
     def set_aside(self, board: BoardStatus, why: str) -> None:
         """Withdraws a board until its machine joins again."""
-        self.client().run(set_aside, board.url, why, workers=self._hosts(), on_error="ignore")
+        self._ask(self._hosts(), set_aside, board.url, why)
+
+    def _ask(
+        self, hosts: Sequence[str], function: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        """The answers of hosts about themselves, those that arrive in time."""
+        client, end = self.client(), time.monotonic() + HOST_SECONDS
+        asked = []
+        for host in hosts:
+            sealed = self.sealed(function, args, 0.0)
+            first = dask_priority(HOST_PRIORITY, 0.0)
+            asked.append((host, sealed, self.begin(client, HOST, sealed.call, first, [host])))
+        found = {}
+        for host, sealed, ran in asked:
+            try:
+                done = self.opened(sealed, ran.result(max(0.0, end - time.monotonic())))
+            except (Exception, CancelledError):
+                ran.cancel()
+            else:
+                found[host] = done.result
+        return found
+
+    def _watch(self) -> None:
+        """Ends calls that the scheduler has forgotten without a word."""
+        missed: set[str] = set()
+        while not self._closed.wait(WATCH_SECONDS):
+            keys = list(self._under_way)
+            try:
+                client = self.client()
+                if not keys or client.status != "running":
+                    missed = set()
+                    continue
+                known = client.sync(client.scheduler.get_task_status, keys=keys)
+            except (Exception, CancelledError):  # the scheduler is away
+                missed = set()
+                continue
+            unknown = {key for key in keys if known.get(key, "") is None}
+            for key in unknown & missed:  # twice: the first time, it may have been on its way
+                if (ran := self._under_way.get(key)) is not None:
+                    ran.cancel()
+            missed = unknown
 
     def builders(self) -> int:
         return sum(int(w["resources"].get(BUILDER, 0)) for w in self._workers().values())
 
     def waiting(self) -> Counter[str]:
         """The number of calls that wait or run, by the resource that they ask for."""
-
-        def resources_of_tasks(dask_scheduler: Any) -> list[str]:  # local, so it is sent by value
-            tasks = dask_scheduler.tasks.values()
-            return [r for t in tasks if t.state != "memory" for r in t.resource_restrictions or ()]
-
-        return Counter(self.client().run_on_scheduler(resources_of_tasks))
+        client = self.client()
+        return Counter(client.sync(client.scheduler.waiting) or {})
 
     def builder(self) -> FarmExecutor:
         """An executor for build_object, on all hosts."""
@@ -145,6 +260,14 @@ class Farm(Closing):
 
     def _hosts(self) -> list[str]:
         return [at for at, w in self._workers().items() if str(w["name"]).startswith("host ")]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A call as it travels, and the keys that open its result."""
+
+    call: bytes
+    keys: Pair
 
 
 class _Places:
@@ -178,11 +301,11 @@ class _Places:
 
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A packed call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
+    """A call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
     there is no scheduler. `deaths`: how often Dask lost the call because workers or the scheduler
     died. The call is not the cause, since calls run in processes other than the workers'."""
 
-    call: bytes
+    call: Sealed
     turn: float
     place: str = ""
     outcome: Future[R] = field(default_factory=Future)
@@ -210,15 +333,11 @@ class FarmExecutor(Executor):
         assert not kwargs, "a farm's call takes arguments by their places"
         turn = self._turns.take()
         try:
-            call = pickle.dumps(Call(fn, args, self.farm.user, turn), pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            sealed = self.farm.sealed(fn, args, turn)
+        except FarmError:
             self._turns.left()
-            raise FarmError(
-                f"this cannot be sent to a farm: {error}",
-                where=self.farm.address,
-                mend="--board; functions of a --converters file stay on this machine",
-            ) from None
-        sent: _Sent[R] = _Sent(call, turn)
+            raise
+        sent: _Sent[R] = _Sent(sealed, turn)
         sent.outcome.add_done_callback(lambda _: self._turns.left())
         self._send(sent)
         return sent.outcome
@@ -229,16 +348,9 @@ class FarmExecutor(Executor):
             if client.status == "running":
                 sent.missed = None
             sent.place = self._places.take() if self._places else ""
-            where = {"workers": [sent.place], "allow_other_workers": True} if sent.place else {}
-            key = f"{self.resource}-{uuid4().hex}"
             first = dask_priority(self.farm.priority, sent.turn)
-            needs = {self.resource: 1}
-            run = client.submit(
-                perform, sent.call, key=key, pure=False, priority=first, resources=needs, **where
-            )
-            # Not client.get_executor: its futures never end when the scheduler dies while it
-            # sends a result.
-            ran = run_coroutine_threadsafe(_awaited(run), client.loop.asyncio_loop)
+            place = [sent.place] if sent.place else None
+            ran = self.farm.begin(client, self.resource, sent.call.call, first, place, others=True)
         except Exception as error:
             self._missed(sent, error)
         else:
@@ -246,16 +358,21 @@ class FarmExecutor(Executor):
 
     def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
         try:
-            done: Done = pickle.loads(ran.result())
+            done = self.farm.opened(sent.call, ran.result())
             self._left(sent, done.place)
-        except CancelledError as cancelled:  # the client has lost its scheduler
+        except CancelledError as cancelled:
             self._left(sent)
-            self._missed(sent, cancelled)
+            if self.farm.closed or getattr(cancelled, "reason", "") in GONE:
+                self._missed(sent, cancelled)
+            else:
+                sent.outcome.set_exception(_forgotten(self.farm.address))
         except Exception as raised:
             self._left(sent)
             if self.farm.is_death(raised) and sent.deaths < DEATHS:
                 sent.deaths += 1
                 self._send(sent)
+            elif isinstance(raised, Unsealable):
+                sent.outcome.set_exception(_not_a_member(self.farm.address))
             else:
                 sent.outcome.set_exception(raised)
         else:
@@ -286,6 +403,22 @@ class FarmExecutor(Executor):
             again = threading.Timer(AGAIN_SECONDS, self._send, (sent,))
             again.daemon = True
             again.start()
+
+
+def _forgotten(address: str) -> FarmError:
+    return FarmError(
+        "the scheduler has dropped this call: somebody else has cancelled it",
+        where=address,
+        mend="the same command again: it goes on where it stopped",
+    )
+
+
+def _not_a_member(address: str) -> FarmError:
+    return FarmError(
+        f"{DEATHS} answers to this call are of no member: they do not open with its key",
+        where=address,
+        mend="keys for all machines: mlc-deploy farm keys farm-keys",
+    )
 
 
 class FarmBoards(FarmExecutor):

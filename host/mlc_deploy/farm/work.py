@@ -1,33 +1,39 @@
-"""The work of a farm's workers: functions on a board, and functions for builders.
+"""The work of a farm's workers: the tasks that boards, builders and hosts have, by their names.
 
-Calls and results travel as bytes, so that Dask neither searches arguments for tasks nor needs to
-know our exceptions.
+A call names its task, so that no function travels. Calls and results are sealed bytes (seal.py) of
+data (payload.py): Dask carries them, and neither reads nor runs what is in them.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlc_rpc import Unreachable
 from mlc_rpc.session import Device
 
+from ..driver.builder import build_object
+from ..driver.deploy import deploy_on
+from ..tune.runner import measure
 from .engine import require_distributed
+from .payload import NotData, packed, unpacked
+from .seal import Unsealable, opened_call
 
 BUILDER = "builder"  # the resource of builders; a worker has one per builder
+HOST = "host"  # the resource of a member's first worker, for tasks about the member itself
 RETURN_PAUSE = 0.5  # seconds before a call of a lost board goes back to the scheduler
+NOT_OURS = b""  # the answer to a call that this member's key does not open, or that is none
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """function(*args) for a user, at a turn (turns.py)."""
+    """A task with arguments for a user, at a turn (turns.py)."""
 
-    function: Callable[..., Any]
+    task: str
     args: tuple[Any, ...]
     user: str
     turn: float = 0.0
@@ -90,10 +96,11 @@ def resource(kind: str, exact: str = "") -> str:
 
 @dataclass(eq=False)
 class Post:
-    """A place that runs calls. `user` is whom the current one is for, `turn` the highest of those
-    that were begun."""
+    """A place that runs calls of its tasks. `user` is whom the current one is for, `turn` the
+    highest of those that were begun."""
 
     executor: Executor
+    tasks: Mapping[str, Callable[..., Any]]
     user: str = ""
     calls: int = 0  # running or queued here
     turn: float = 0.0
@@ -113,26 +120,52 @@ POSTS: dict[str, Post] = {}  # of this process, by the names of their workers
 STATUSES: list[Callable[[], BoardStatus]] = []  # of this process's boards
 
 
-def perform(packed: bytes) -> bytes:
-    """Runs on a worker: performs a packed Call and returns a packed Done. A call whose board is
+JOBS_KEY: list[bytes] = []  # of this process: the key that opens calls
+
+
+def perform(sealed: bytes) -> bytes:
+    """Runs on a worker: performs a sealed Call and returns a sealed Done. A call whose board is
     gone goes back to the scheduler."""
     distributed = require_distributed()
-    call: Call = pickle.loads(packed)
     worker = distributed.get_worker()
     post = POSTS[worker.name]
+    try:
+        plain, keys = opened_call(JOBS_KEY[0], sealed)
+        call = unpacked(plain)
+    except (Unsealable, NotData):
+        return NOT_OURS
+    if not isinstance(call, Call) or call.task not in post.tasks:
+        return NOT_OURS
     result: Any = None
     error: BaseException | None = None
     began = time.monotonic()
-    with post.working_for(call.user, call.turn):
-        try:
-            result = post.executor.submit(call.function, *call.args).result()
-        except Unreachable:
-            time.sleep(RETURN_PAUSE)
-            raise distributed.Reschedule() from None
-        except Exception as raised:
-            error = raised
+    function = post.tasks[call.task]
+    if call.task in HOST_TASKS:
+        result = function(*call.args)
+    else:
+        with post.working_for(call.user, call.turn):
+            try:
+                result = post.executor.submit(function, *call.args).result()
+            except Unreachable:
+                time.sleep(RETURN_PAUSE)
+                raise distributed.Reschedule() from None
+            except Exception as raised:
+                error = raised
     done = Done(result, error, time.monotonic() - began, post.turn, worker.address)
-    return pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
+    return keys.seal_result(_portable(done))
+
+
+def _portable(done: Done) -> bytes:
+    """A Done as bytes. An error that is no data arrives as its text."""
+    if done.error is not None:
+        try:
+            content = packed(done)
+            unpacked(content)
+        except Exception:
+            text = f"{type(done.error).__name__}: {done.error}"
+            return packed(replace(done, error=RuntimeError(text)))
+        return content
+    return packed(done)
 
 
 ASIDE: dict[str, Callable[[str], None]] = {}  # withdraw a board of this process, by URL
@@ -147,3 +180,15 @@ def set_aside(url: str, why: str) -> None:
 def statuses() -> list[BoardStatus]:
     """Runs on a worker: the boards of its process."""
     return [status() for status in STATUSES]
+
+
+# The tasks of builders, of boards (their first argument is the board), and of members themselves.
+BUILD_TASKS: dict[str, Callable[..., Any]] = {"build_object": build_object}
+BOARD_TASKS: dict[str, Callable[..., Any]] = {"measure": measure, "deploy_on": deploy_on}
+HOST_TASKS: dict[str, Callable[..., Any]] = {"statuses": statuses, "set_aside": set_aside}
+
+
+def task_of(function: Callable[..., Any]) -> str:
+    """The name of a task; "" if the function is none."""
+    every = BUILD_TASKS | BOARD_TASKS | HOST_TASKS
+    return next((name for name, known in every.items() if known is function), "")
