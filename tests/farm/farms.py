@@ -38,9 +38,9 @@ def until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None
 class LocalFarm:
     """Left as a context, it ends its processes."""
 
-    def __init__(self, folder: Path, scheme: str = "tcp") -> None:
-        self.port, self.folder, self.scheme = free_port(), folder, scheme
-        self.address = f"{scheme}://127.0.0.1:{self.port}"
+    def __init__(self, folder: Path, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
+        self.port, self.folder = free_port(), folder
+        self.address = f"{scheme}://{host}:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFarm:

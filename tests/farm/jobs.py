@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from mlc_rpc import Lost, Refused
+from tests.driver.worker_tasks import killed_at_first
 
 
 def build_asleep(seconds: float) -> None:
     """Stands for a build."""
     time.sleep(seconds)
-
-
-def build_that_is_killed(marker: str, times: int) -> int:
-    """A build whose process the system kills, so often."""
-    path = Path(marker)
-    before = len(path.read_text()) if path.exists() else 0
-    if before < times:
-        path.write_text("x" * (before + 1))
-        os.kill(os.getpid(), signal.SIGKILL)
-    return before
 
 
 def run_asleep(_: Any, seconds: float) -> float:
@@ -58,7 +48,7 @@ def told(_: Any, text: str) -> str:
 def register() -> None:
     from mlc_deploy.farm import work
 
-    work.BUILD_TASKS.update({f.__name__: f for f in (build_asleep, build_that_is_killed)})
+    work.BUILD_TASKS.update({f.__name__: f for f in (build_asleep, killed_at_first)})
     work.BOARD_TASKS.update({f.__name__: f for f in (run_asleep, span, refuse, lose, told)})
 
 

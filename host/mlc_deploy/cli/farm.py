@@ -47,9 +47,9 @@ def join_command(scheduler: str, boards: tuple[str, ...], builders: int | None) 
     """Offer this machine's boards and builders to a farm.
 
     The command runs until Ctrl-C. SCHEDULER is the address of `farm scheduler`:
-    tcp://127.0.0.1:8786 on this machine, tls://host:8786 with keys elsewhere. A board is a name or a
-    URL. Each board is checked before it takes work, and is withdrawn while it is hot, throttled or
-    lost.
+    tcp://127.0.0.1:8786 on this machine, tls://host:8786 with keys elsewhere. A board is a name or
+    a URL. Each board is checked before it takes work, and is withdrawn while it is hot, throttled
+    or lost.
     """
     from ..farm.engine import require_distributed, scheduler_address
 

@@ -133,24 +133,24 @@ class _Filtered:
     def __init__(
         self, comm: Any, allowed: set[str], fixed: Mapping[str, Any] | None = None
     ) -> None:
-        self._comm, self._ops, self._fixed = comm, allowed | {"close"}, dict(fixed or {})
+        self.unfiltered, self._ops, self._fixed = comm, allowed | {"close"}, dict(fixed or {})
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
+        return getattr(self.unfiltered, name)
 
     def __hash__(self) -> int:
-        return hash(self._comm)
+        return hash(self.unfiltered)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other is self._comm
+        return other is self or other is self.unfiltered
 
     async def read(self, deserializers: Any = None) -> Any:
-        message = await self._comm.read(deserializers=deserializers)
+        message = await self.unfiltered.read(deserializers=deserializers)
         each = message if isinstance(message, (tuple, list)) else (message,)
         for one in each:
             if isinstance(one, dict):
                 if one.get("op") not in self._ops:
-                    self._comm.abort()
+                    self.unfiltered.abort()
                     raise distributed.comm.CommClosedError(f"{one.get('op')} is not for this peer")
                 one.update({name: value for name, value in self._fixed.items() if name in one})
         return message
@@ -212,7 +212,8 @@ class Queue(_Closed, distributed.Scheduler):  # type: ignore[misc]
     async def handle_stream(self, comm: Any, extra: dict[str, Any] | None = None) -> None:
         allowed = OF_CLIENTS if extra and "client" in extra else OF_WORKERS
         fixed = {**(extra or {}), "force": False, "actors": None}
-        await super().handle_stream(_Filtered(comm, allowed | {"close-stream"}, fixed), extra)
+        plain = getattr(comm, "unfiltered", comm)  # requests are over on this connection
+        await super().handle_stream(_Filtered(plain, allowed | {"close-stream"}, fixed), extra)
 
     def _create_taskstate_from_graph(self, **graph: Any) -> Any:
         client = self.clients[graph["client"]]
