@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mlc_deploy.driver.builder import build_object
+from mlc_deploy.tune.runner import measure
 from mlc_rpc import Lost, Refused
 from tests.driver.worker_tasks import killed_at_first
 
@@ -45,6 +48,19 @@ def told(_: Any, text: str) -> str:
     return text
 
 
+def build_wrongly(func: Any, target: Any) -> bytes:
+    """A member's build that is another object than the right one, of the same length."""
+    right = build_object(func, target)
+    return right[:-1] + bytes([right[-1] ^ 1])
+
+
+def count_wrongly(board: Any, request: Any) -> Any:
+    """A member's measurement that is better than the right one."""
+    right = measure(board, request)
+    fewer = None if right.instructions is None else right.instructions // 2
+    return replace(right, instructions=fewer)
+
+
 def register() -> None:
     from mlc_deploy.farm import work
 
@@ -57,4 +73,9 @@ if __name__ == "__main__":
     from tests.farm import jobs  # under its own name, as builders import it
 
     jobs.register()
+    if os.environ.get("MLC_TEST_MEMBER") == "lies":
+        from mlc_deploy.farm import work
+
+        work.BUILD_TASKS["build_object"] = jobs.build_wrongly
+        work.BOARD_TASKS["measure"] = jobs.count_wrongly
     sys.exit(main(sys.argv[1:]))

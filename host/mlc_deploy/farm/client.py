@@ -3,12 +3,13 @@ concurrent.futures."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from asyncio import run_coroutine_threadsafe
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pickle import PicklingError
@@ -27,6 +28,7 @@ from .member import me
 from .payload import NotData, packed, unpacked
 from .seal import Pair, Unsealable, calling
 from .turns import Turns, dask_priority
+from .witness import Judge, evidence, is_due, majority, wrong_ones
 from .work import (
     BUILDER,
     HOST,
@@ -51,6 +53,7 @@ ASKED = 3  # times that all hosts are asked for their boards
 HOST_SECONDS = 10.0  # for the answers of all hosts
 HOST_PRIORITY = 1_000_000  # of questions to hosts: no work has so much
 WATCH_SECONDS = 5.0  # between two looks whether the scheduler still knows our calls
+CHECK_SECONDS = 600.0  # for another member's answer to a call that is checked
 GONE = ("scheduler-connection-lost", "scheduler-restart")  # why Dask cancels; others: somebody did
 
 
@@ -79,6 +82,9 @@ class Farm(Closing):
         restrict()
         self._client = self._connected()
         self._under_way: dict[str, Future[bytes]] = {}  # by the scheduler's keys
+        self.distrusted: set[str] = set()  # members that answered wrongly
+        self.judge = Judge()
+        self.checks = ThreadPoolExecutor(1, "farm's checks")
         threading.Thread(target=self._watch, daemon=True, name="farm's calls").start()
 
     def _connected(self) -> Any:
@@ -125,6 +131,8 @@ class Farm(Closing):
         with self._lock:
             self._closed.set()
             self._client.close(timeout=5)
+        self.checks.shutdown(wait=False, cancel_futures=True)
+        self.judge.close()
 
     def begin(
         self, client: Any, resource: str, sealed: bytes, priority: float, workers: list[str] | None,
@@ -202,6 +210,31 @@ class Farm(Closing):
     def set_aside(self, board: BoardStatus, why: str) -> None:
         """Withdraws a board until its machine joins again."""
         self._ask(self._hosts(), set_aside, board.url, why)
+
+    def members(self, resource: str) -> dict[str, str]:
+        """The members with a resource, by the addresses of the workers that have it."""
+        return {
+            at: str(w["name"]).split()[1]
+            for at, w in self._workers().items()
+            if resource in w["resources"]
+        }
+
+    def distrust(self, member: str, what: str) -> None:
+        """Leaves a member out from now on."""
+        if member not in self.distrusted:
+            self.distrusted.add(member)
+            self.warn(f"member {member} of the farm gave a wrong {what}; it gets no more calls")
+
+    def ask_at(
+        self, place: str, resource: str, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """The answer of one place to a call."""
+        sealed, first = self.sealed(function, args, 0.0), dask_priority(self.priority, 0.0)
+        ran = self.begin(self.client(), resource, sealed.call, first, [place])
+        done = self.opened(sealed, ran.result(CHECK_SECONDS))
+        if done.error is not None:
+            raise done.error
+        return done.result
 
     def _ask(
         self, hosts: Sequence[str], function: Callable[..., Any], *args: Any
@@ -305,6 +338,8 @@ class _Sent(Generic[R]):
     there is no scheduler. `deaths`: how often Dask lost the call because workers or the scheduler
     died. The call is not the cause, since calls run in processes other than the workers'."""
 
+    function: Callable[..., R]
+    args: tuple[Any, ...]
     call: Sealed
     turn: float
     place: str = ""
@@ -328,6 +363,7 @@ class FarmExecutor(Executor):
         self.farm, self.resource = farm, resource
         self._turns = Turns(farm.share, begun)
         self._places = _Places() if alike else None
+        self._answers = itertools.count()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
@@ -337,12 +373,18 @@ class FarmExecutor(Executor):
         except FarmError:
             self._turns.left()
             raise
-        sent: _Sent[R] = _Sent(sealed, turn)
+        sent = _Sent(fn, args, sealed, turn)
         sent.outcome.add_done_callback(lambda _: self._turns.left())
         self._send(sent)
         return sent.outcome
 
     def _send(self, sent: _Sent[Any]) -> None:
+        if self.farm.distrusted:  # asking who else is there blocks, and this may be Dask's thread
+            threading.Thread(target=self._begin, args=(sent,), daemon=True).start()
+        else:
+            self._begin(sent)
+
+    def _begin(self, sent: _Sent[Any]) -> None:
         try:
             client = self.farm.client()
             if client.status == "running":
@@ -350,7 +392,12 @@ class FarmExecutor(Executor):
             sent.place = self._places.take() if self._places else ""
             first = dask_priority(self.farm.priority, sent.turn)
             place = [sent.place] if sent.place else None
-            ran = self.farm.begin(client, self.resource, sent.call.call, first, place, others=True)
+            if self.farm.distrusted:
+                place = self._trusted()
+            others = not self.farm.distrusted
+            ran = self.farm.begin(client, self.resource, sent.call.call, first, place, others)
+        except FarmError as error:
+            sent.outcome.set_exception(error)
         except Exception as error:
             self._missed(sent, error)
         else:
@@ -377,10 +424,64 @@ class FarmExecutor(Executor):
                 sent.outcome.set_exception(raised)
         else:
             self._turns.ended(done.turn, done.seconds)
-            if done.error is None:
+            if done.error is not None:
+                sent.outcome.set_exception(done.error)
+            elif evidence(done.result) is None or not is_due(next(self._answers)):
                 sent.outcome.set_result(done.result)
             else:
-                sent.outcome.set_exception(done.error)
+                self.farm.checks.submit(self._check, sent, done)
+
+    def _trusted(self) -> list[str]:
+        """The places of members that have not answered wrongly. Raises FarmError without any."""
+        members = self.farm.members(self.resource)
+        trusted = [at for at, member in members.items() if member not in self.farm.distrusted]
+        if not trusted:
+            raise FarmError(
+                f"no member is left for this call but {', '.join(sorted(self.farm.distrusted))}, "
+                "which answered wrongly",
+                where=self.farm.address,
+                mend="mlc-deploy farm join, on another machine",
+            )
+        return trusted
+
+    def _check(self, sent: _Sent[Any], done: Done) -> None:
+        """Delivers an answer, or the right one if another member or this machine differs."""
+        right = done.result
+        try:
+            right = self._witnessed(sent, done)
+        except (Exception, CancelledError):  # nobody is there to check it
+            if self.farm.closed:
+                sent.outcome.set_exception(CancelledError())
+                return
+        sent.outcome.set_result(right)
+
+    def _witnessed(self, sent: _Sent[Any], done: Done) -> Any:
+        """The right answer of a call that has been answered."""
+        members = self.farm.members(self.resource)
+        first = members.get(done.place, "unknown")
+        answers = {first: done.result}
+        judged = None
+        others = {m: at for at, m in members.items() if m not in {first, *self.farm.distrusted}}
+        for member, at in others.items():
+            answers[member] = self.farm.ask_at(at, self.resource, sent.function, sent.args)
+            if len(answers) == 2 and not wrong_ones(answers, done.result):
+                return done.result
+            if (judged := self.farm.judge.built(sent.function, sent.args)) is not None:
+                break
+            if len(answers) == 3:
+                break
+        if not others:
+            judged = self.farm.judge.built(sent.function, sent.args)
+        right = judged if judged is not None else majority(answers)
+        what = "object" if isinstance(done.result, bytes) else "count of instructions"
+        if right is None:
+            if others:
+                names = " and ".join(answers)
+                self.farm.warn(f"{names} differ in a {what}; no third is there to say who is wrong")
+            return done.result
+        for member in wrong_ones(answers, right):
+            self.farm.distrust(member, what)
+        return right
 
     def _left(self, sent: _Sent[Any], ran: str = "") -> None:
         if self._places is not None:
