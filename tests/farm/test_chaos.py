@@ -1,5 +1,5 @@
-"""A tuning run on a farm whose scheduler, members, boards, builders and client are killed at random,
-for `--minutes` (default: 3; the figure that is quoted is of 30):
+"""A tuning run on a farm of which scheduler, members, boards, builders and client are killed at
+random, for `--minutes` (default: 3; the figure that is quoted is of 30):
 
     scripts/test --only farm tests/farm/test_chaos.py --minutes 30 -s
 """

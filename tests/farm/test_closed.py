@@ -264,10 +264,16 @@ def test_a_user_with_another_key_is_told(
                 stranger.builder().submit(build_asleep, 0.0).result(60)
 
 
+def test_what_dask_gives_up_is_told_from_what_it_cannot_say(farm: LocalFarm) -> None:
+    """Errors of Dask's servers arrive as pickles that nobody reads."""
+    lost = distributed.KilledWorker("key", None, 3, True)
+    with farm.connect() as connected:
+        assert connected.is_death(Exception(pickle.dumps(lost)))
+        assert not connected.is_death(Exception(b"other")) and not connected.is_death(Exception())
+
+
 def test_results_are_read_by_who_asked_alone(farm: LocalFarm) -> None:
     """Another client of the scheduler fetches a result, and cannot tell what is in it."""
-    from mlc_deploy.farm.client import FarmBoards  # noqa: F401
-
     secret = "the weights of a model"
     with farm.connect() as connected:
         client = connected.client()

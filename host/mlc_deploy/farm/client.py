@@ -124,8 +124,8 @@ class Farm(Closing):
     def is_death(self, error: Exception) -> bool:
         """Whether Dask gave a call up because workers died while running it, or lost its result
         because the scheduler died while sending it, or the answer is of no member."""
-        lost = (self._distributed.KilledWorker, self._distributed.comm.CommClosedError, Unsealable)
-        return isinstance(error, lost)
+        lost = (self._distributed.comm.CommClosedError, Unsealable)
+        return isinstance(error, lost) or b"KilledWorker" in _unread(error)
 
     def close(self) -> None:
         with self._lock:
@@ -420,6 +420,8 @@ class FarmExecutor(Executor):
                 self._send(sent)
             elif isinstance(raised, Unsealable):
                 sent.outcome.set_exception(_not_a_member(self.farm.address))
+            elif _unread(raised):
+                sent.outcome.set_exception(_given_up(self.farm.address))
             else:
                 sent.outcome.set_exception(raised)
         else:
@@ -504,6 +506,20 @@ class FarmExecutor(Executor):
             again = threading.Timer(AGAIN_SECONDS, self._send, (sent,))
             again.daemon = True
             again.start()
+
+
+def _unread(error: Exception) -> bytes:
+    """The pickle of an error of Dask's, which arrives unread (closed.py); b"" for other errors."""
+    content = error.args[0] if error.args else None
+    return content if type(error) is Exception and isinstance(content, bytes) else b""
+
+
+def _given_up(address: str) -> FarmError:
+    return FarmError(
+        "the farm has given this call up",
+        where=address,
+        mend="what the scheduler and the members printed says why",
+    )
 
 
 def _forgotten(address: str) -> FarmError:
