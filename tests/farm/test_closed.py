@@ -176,7 +176,10 @@ def test_no_client_of_dask_runs_code(farm: LocalFarm, tmp_path: Path) -> None:
     still_works(farm)
 
 
-class Plugin(distributed.WorkerPlugin):  # type: ignore[misc]
+WorkerPlugin: Any = distributed.WorkerPlugin
+
+
+class Plugin(WorkerPlugin):
     def __init__(self, marker: Path) -> None:
         self.marker = marker
 
@@ -201,8 +204,13 @@ def test_a_member_runs_nothing_of_a_scheduler_that_takes_everything(tmp_path: Pa
     try:
         farm.start("scheduler", sys.executable, "-c", OPEN_SCHEDULER, str(farm.port))
         farm.join("one")
-        with farm.connect() as connected:
+        said: list[str] = []
+        with farm.connect(warn=said.append) as connected:
             wait_for(connected, boards=0, builders=1)
+        assert said == [
+            f"{farm.address} is a scheduler of Dask's, which runs the code of everyone who reaches "
+            f"it; mlc-deploy farm scheduler {farm.address} runs none"
+        ]
         program = ATTACK.format(address=farm.address, marker=str(marker))
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
@@ -347,7 +355,7 @@ def test_at_another_address_only_holders_of_keys_do_anything(
             assert ada.waiting().total() == 0
             # A user is no scheduler of members, and a member is no user.
             (_, port) = next(place for place in ports(farm) if place[1] != farm.port)
-            asked = {"op": "get_data", "keys": [], "who": "x"}
+            asked: dict[str, Any] = {"op": "get_data", "keys": [], "who": "x"}
             assert asyncio.run(say_as(keys / "user-ada", f"tls://{here}:{port}", asked)) is None
             asked = {"op": "register-client", "client": "x", "versions": {}}
             assert asyncio.run(say_as(keys / "member", farm.address, asked)) is None

@@ -85,6 +85,11 @@ class Farm(Closing):
         self.distrusted: set[str] = set()  # members that answered wrongly
         self.judge = Judge()
         self.checks = ThreadPoolExecutor(1, "farm's checks")
+        if self._client.scheduler_info(n_workers=0).get("type") != "Queue":
+            warn(
+                f"{self.address} is a scheduler of Dask's, which runs the code of everyone who "
+                f"reaches it; mlc-deploy farm scheduler {self.address} runs none"
+            )
         threading.Thread(target=self._watch, daemon=True, name="farm's calls").start()
 
     def _connected(self) -> Any:

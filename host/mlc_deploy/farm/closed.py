@@ -80,7 +80,7 @@ def _loads(content: Any, *, buffers: Any = ()) -> Any:
     return _Unpickler(io.BytesIO(bytes(content)), buffers=buffers or None).load()
 
 
-protocol_serialize = import_module("distributed.protocol.serialize")  # the package hides it
+protocol_serialize: Any = import_module("distributed.protocol.serialize")  # the package hides it
 _decode = protocol_serialize.msgpack_decode_default
 
 
