@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,13 @@ SECONDS = 60.0
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nobody has, and that the system gives to nobody who connects: a farm's members
+    connect again and again while there is no scheduler, and would take its port."""
+    for port in random.sample(range(10_000, 32_000), 100):
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
