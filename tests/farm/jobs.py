@@ -62,10 +62,10 @@ def count_wrongly(board: Any, request: Any) -> Any:
 
 
 def register() -> None:
-    from mlc_deploy.farm import work
+    from mlc_deploy.farm import tasks
 
-    work.BUILD_TASKS.update({f.__name__: f for f in (build_asleep, killed_at_first)})
-    work.BOARD_TASKS.update({f.__name__: f for f in (run_asleep, span, refuse, lose, told)})
+    tasks.BUILD_TASKS.update({f.__name__: f for f in (build_asleep, killed_at_first)})
+    tasks.BOARD_TASKS.update({f.__name__: f for f in (run_asleep, span, refuse, lose, told)})
 
 
 if __name__ == "__main__":
@@ -74,8 +74,8 @@ if __name__ == "__main__":
 
     jobs.register()
     if os.environ.get("MLC_TEST_MEMBER") == "lies":
-        from mlc_deploy.farm import work
+        from mlc_deploy.farm import tasks
 
-        work.BUILD_TASKS["build_object"] = jobs.build_wrongly
-        work.BOARD_TASKS["measure"] = jobs.count_wrongly
+        tasks.BUILD_TASKS["build_object"] = jobs.build_wrongly
+        tasks.BOARD_TASKS["measure"] = jobs.count_wrongly
     sys.exit(main(sys.argv[1:]))

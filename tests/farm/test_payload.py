@@ -19,7 +19,8 @@ import mlc_targets
 from mlc_deploy.errors import FarmError
 from mlc_deploy.farm.payload import ACTING, NotData, is_data, packed, unpacked
 from mlc_deploy.farm.seal import Unsealable, calling, new_private, opened_call, public_of
-from mlc_deploy.farm.work import BOARD_TASKS, BUILD_TASKS, HOST_TASKS, Call, Done, task_of
+from mlc_deploy.farm.tasks import BOARD_TASKS, BUILD_TASKS, HOST_TASKS, task_of
+from mlc_deploy.farm.work import Call, Done
 from mlc_deploy.tuned import Measured
 from mlc_rpc import Refused
 from mlc_targets import Target

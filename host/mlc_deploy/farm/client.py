@@ -27,6 +27,7 @@ from .keys import FOLDER_SETTING, USER, keys_of
 from .member import me
 from .payload import NotData, packed, unpacked
 from .seal import Pair, Unsealable, calling
+from .tasks import task_of
 from .turns import Turns, dask_priority
 from .witness import Judge, evidence, is_due, majority, wrong_ones
 from .work import (
@@ -41,7 +42,6 @@ from .work import (
     resource,
     set_aside,
     statuses,
-    task_of,
 )
 
 R = TypeVar("R")

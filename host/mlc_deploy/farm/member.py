@@ -30,13 +30,11 @@ from ..tune.boards import Board, BoardPool, Incident, fingerprint
 from .calibration import calibrated
 from .engine import own_host
 from .keys import MEMBER, Keys, keys_of
+from .tasks import BOARD_TASKS, BUILD_TASKS, HOST_TASKS
 from .work import (
     ASIDE,
-    BOARD_TASKS,
-    BUILD_TASKS,
     BUILDER,
     HOST,
-    HOST_TASKS,
     JOBS_KEY,
     POSTS,
     STATUSES,
@@ -210,7 +208,7 @@ async def join(
     keys = keys_of(scheduler, MEMBER)
     assert keys.jobs is not None
     JOBS_KEY[:] = [keys.jobs]
-    POSTS[f"host {host}"] = Post(workshop, BUILD_TASKS | HOST_TASKS)
+    POSTS[f"host {host}"] = Post(workshop, BUILD_TASKS, HOST_TASKS)
     at = _Farm(scheduler, keys, tell)
     jobs = [_kept(at, f"host {host}", {BUILDER: builders, HOST: 1}, asyncio.Event())]
     jobs += [

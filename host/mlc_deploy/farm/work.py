@@ -1,4 +1,4 @@
-"""The work of a farm's workers: the tasks that boards, builders and hosts have, by their names.
+"""The work of a farm's workers: a call is performed at a post, by one of the post's tasks.
 
 A call names its task, so that no function travels. Calls and results are sealed bytes (seal.py) of
 data (payload.py): Dask carries them, and neither reads nor runs what is in them.
@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlc_rpc import Unreachable
 from mlc_rpc.session import Device
 
-from ..driver.builder import build_object
-from ..driver.deploy import deploy_on
-from ..tune.runner import measure
 from .engine import require_distributed
 from .payload import NotData, packed, unpacked
 from .seal import Unsealable, opened_call
@@ -96,11 +93,12 @@ def resource(kind: str, exact: str = "") -> str:
 
 @dataclass(eq=False)
 class Post:
-    """A place that runs calls of its tasks. `user` is whom the current one is for, `turn` the
-    highest of those that were begun."""
+    """A place that runs calls of its tasks. `own`: those about the member itself, which need no
+    executor. `user` is whom the current one is for, `turn` the highest of those that were begun."""
 
     executor: Executor
     tasks: Mapping[str, Callable[..., Any]]
+    own: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     user: str = ""
     calls: int = 0  # running or queued here
     turn: float = 0.0
@@ -134,18 +132,17 @@ def perform(sealed: bytes) -> bytes:
         call = unpacked(plain)
     except (Unsealable, NotData):
         return NOT_OURS
-    if not isinstance(call, Call) or call.task not in post.tasks:
+    if not isinstance(call, Call) or call.task not in {*post.tasks, *post.own}:
         return NOT_OURS
     result: Any = None
     error: BaseException | None = None
     began = time.monotonic()
-    function = post.tasks[call.task]
-    if call.task in HOST_TASKS:
-        result = function(*call.args)
+    if call.task in post.own:
+        result = post.own[call.task](*call.args)
     else:
         with post.working_for(call.user, call.turn):
             try:
-                result = post.executor.submit(function, *call.args).result()
+                result = post.executor.submit(post.tasks[call.task], *call.args).result()
             except Unreachable:
                 time.sleep(RETURN_PAUSE)
                 raise distributed.Reschedule() from None
@@ -180,15 +177,3 @@ def set_aside(url: str, why: str) -> None:
 def statuses() -> list[BoardStatus]:
     """Runs on a worker: the boards of its process."""
     return [status() for status in STATUSES]
-
-
-# The tasks of builders, of boards (their first argument is the board), and of members themselves.
-BUILD_TASKS: dict[str, Callable[..., Any]] = {"build_object": build_object}
-BOARD_TASKS: dict[str, Callable[..., Any]] = {"measure": measure, "deploy_on": deploy_on}
-HOST_TASKS: dict[str, Callable[..., Any]] = {"statuses": statuses, "set_aside": set_aside}
-
-
-def task_of(function: Callable[..., Any]) -> str:
-    """The name of a task; "" if the function is none."""
-    every = BUILD_TASKS | BOARD_TASKS | HOST_TASKS
-    return next((name for name, known in every.items() if known is function), "")
