@@ -53,6 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mlc-deploy")
     group.addoption("--only", choices=[DEFAULT, *GROUPS], help="run one group of tests")
     group.addoption("--all", action="store_true", help="run every group of tests")
+    group.addoption(
+        "--minutes", type=float, default=3.0, help="of kills on a farm (tests/farm/test_chaos.py)"
+    )
     group.addoption("--regen", action="store_true", help="rewrite the golden files that differ")
 
 

@@ -29,12 +29,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from mlc_deploy.farm.client import Farm, FarmBoards, matching
-from tests.farm.farms import LocalFarm, build_asleep, run_asleep, wait_for
+from tests.farm.farms import LocalFarm, wait_for
+from tests.farm.jobs import build_asleep, run_asleep
 
 MEMBER = """
 import asyncio, logging, sys
 from concurrent.futures import ThreadPoolExecutor
 from mlc_deploy.farm.member import Place, join
+from tests.farm import jobs
+jobs.register()
 logging.getLogger("distributed").setLevel(logging.WARNING)
 boards, builders = int(sys.argv[2]), int(sys.argv[3])
 places = [Place("local://")] * boards

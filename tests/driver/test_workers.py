@@ -16,10 +16,25 @@ from typing import Any
 
 import pytest
 
-from mlc_deploy.driver.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout
+from mlc_deploy.driver.workers import (
+    ATTEMPTS,
+    GENTLE,
+    WorkerDied,
+    WorkerKilled,
+    WorkerPool,
+    WorkerTimeout,
+)
 from mlc_deploy.errors import LowerError
 from tests.cli.command_process import PATIENCE, alive, until
-from tests.driver.worker_tasks import abort_at, divide, leave_at, refuse_from, square
+from tests.driver.worker_tasks import (
+    abort_at,
+    divide,
+    killed_at_first,
+    leave_at,
+    own_pid,
+    refuse_from,
+    square,
+)
 
 SLOW_TO_IMPORT = """
 import time
@@ -168,6 +183,22 @@ with WorkerPool(2, forked=len(sys.argv) > 3) as pool:
     futures = [pool.submit(wait, sys.argv[1], float(sys.argv[2])) for _ in range(9)]
     [f.result() for f in futures]
 """
+
+
+def test_a_task_whose_process_the_system_kills_is_done_again(tmp_path: Path) -> None:
+    with WorkerPool(1) as pool:
+        assert pool.submit(killed_at_first, str(tmp_path / "few"), ATTEMPTS - 1).result() == 2
+        always = pool.submit(killed_at_first, str(tmp_path / "always"), 1000).exception()
+        assert isinstance(always, WorkerKilled) and always.how == "SIGKILL"
+        assert len((tmp_path / "always").read_text()) == ATTEMPTS
+        assert pool.submit(square, 3).result() == 9
+
+
+def test_an_idle_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    with WorkerPool(1) as pool:
+        first = pool.submit(own_pid).result()
+        os.kill(first, signal.SIGKILL)
+        assert pool.submit(own_pid).result() != first
 
 
 @pytest.mark.parametrize("forked", [[], pytest.param(["forked"], marks=linux)])

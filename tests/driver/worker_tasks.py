@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,20 @@ def leave_at(n: int, at: int) -> int:
     if n == at:
         sys.exit(3)
     return n
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def killed_at_first(marker: str, times: int) -> int:
+    """Its process is killed the first times, as a system without memory does it; how often."""
+    path = Path(marker)
+    before = len(path.read_text()) if path.exists() else 0
+    if before < times:
+        path.write_text("x" * (before + 1))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before
 
 
 def refuse_from(n: int, first: int) -> int:

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlc_deploy.farm.client import Farm
 from mlc_rpc import Unreachable
+from tests.farm import jobs
 
 ROOT = Path(__file__).parents[2]
 PATHS = [str(ROOT / part) for part in (".", "host", "rpc", "targets", "device_runtime")]
-SCHEDULER = """
-import asyncio, sys
-from distributed import Scheduler
-async def main():
-    address = f"{sys.argv[2]}://127.0.0.1"
-    async with Scheduler(host=address, port=int(sys.argv[1]), dashboard=False) as scheduler:
-        await scheduler.finished()
-asyncio.run(main())
-"""
-SECONDS = 60.0
+jobs.register()
+MLC_DEPLOY = (sys.executable, "-m", "mlc_deploy.cli")
+SECONDS = 120.0  # a busy machine takes long to start processes
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nobody has, and that the system gives to nobody who connects: a farm's members
+    connect again and again while there is no scheduler, and would take its port."""
+    for port in random.sample(range(10_000, 32_000), 100):
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
@@ -44,9 +44,9 @@ def until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None
 class LocalFarm:
     """Left as a context, it ends its processes."""
 
-    def __init__(self, folder: Path, scheme: str = "tcp") -> None:
-        self.port, self.folder, self.scheme = free_port(), folder, scheme
-        self.address = f"{scheme}://127.0.0.1:{self.port}"
+    def __init__(self, folder: Path, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
+        self.port, self.folder = free_port(), folder
+        self.address = f"{scheme}://{host}:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFarm:
@@ -60,12 +60,12 @@ class LocalFarm:
             process.wait()
 
     def start_scheduler(self) -> None:
-        self.start("scheduler", sys.executable, "-c", SCHEDULER, str(self.port), self.scheme)
+        self.start("scheduler", *MLC_DEPLOY, "farm", "scheduler", self.address)
 
     def join(self, name: str, *boards: str, builders: int = 1) -> None:
         of = [part for board in boards for part in ("--board", board)]
         command = ("farm", "join", self.address, "--builders", str(builders), *of)
-        self.start(name, sys.executable, "-m", "mlc_deploy.cli", *command)
+        self.start(name, sys.executable, "-m", "tests.farm.jobs", *command)
 
     def start(self, name: str, *command: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
@@ -99,14 +99,3 @@ def wait_for(farm: Farm, boards: int, builders: int = 0) -> None:
         ),
         f"{boards} boards and {builders} builders",
     )
-
-
-def build_asleep(seconds: float) -> None:
-    """Stands for a build."""
-    time.sleep(seconds)
-
-
-def run_asleep(_: Any, seconds: float) -> float:
-    """Stands for a run on a board; when it ended."""
-    time.sleep(seconds)
-    return time.time()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from typing import Any
 import pytest
 
 from mlc_deploy.farm.client import Farm, FarmBoards, matching
-from mlc_rpc import Lost, Refused
+from mlc_rpc import Refused
 from tests.cli.command import MODELS, Command
 from tests.farm.farms import LocalFarm, until, wait_for
+from tests.farm.jobs import lose, refuse, span
 
 pytest.importorskip("distributed")
 pytestmark = [
@@ -42,12 +42,6 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFarm]:
 
 def boards(farm: Farm) -> FarmBoards:
     return FarmBoards(farm, matching(farm.boards(), KIND, None, "")[0])
-
-
-def span(board: Any, seconds: float) -> tuple[tuple[int, int], float, float]:
-    began = time.time()
-    time.sleep(seconds)
-    return (os.getpid(), id(board)), began, time.time()
 
 
 def test_the_database_is_that_of_one_machine(
@@ -156,17 +150,6 @@ def test_a_board_that_is_set_aside_is_withdrawn(tmp_path: Path) -> None:
             until(lambda: "withdrawn" in {b.state for b in farm.boards()}, "one withdrawn")
             states = {b.url: (b.state, b.why) for b in farm.boards()}
             assert states == {A72: ("withdrawn", "it is slow"), "qemu://cortex-a53": ("free", "")}
-
-
-def refuse(board: Any) -> None:
-    raise Refused("no", board=board.url)
-
-
-def lose(board: Any, marker: str) -> str:
-    if not Path(marker).exists():
-        Path(marker).write_text("")
-        raise Lost("power", board=board.url)
-    return "done"
 
 
 def test_what_calls_raise_arrives_and_a_lost_board_comes_back(

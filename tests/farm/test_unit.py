@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from mlc_deploy.board.connect import connect
 from mlc_deploy.errors import FarmError
 from mlc_deploy.farm.calibration import deviating, times_of
-from mlc_deploy.farm.client import FarmExecutor, matching, runs_on
-from mlc_deploy.farm.engine import scheduler_address
+from mlc_deploy.farm.client import matching, runs_on
+from mlc_deploy.farm.engine import own_host, scheduler_address
 from mlc_deploy.farm.member import OfferedBoard, Place, kind_of, unfit_now
 from mlc_deploy.farm.turns import Turns, dask_priority
 from mlc_deploy.farm.work import BoardStatus, Description
@@ -25,24 +24,38 @@ from mlc_targets import Target
 from tests.cli.command import Command
 from tests.tune.test_boards import HERE, FakeSession
 
-PLAIN = "is not encrypted, and runs the code of everyone who reaches it"
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://127.0.0.1", "tcp://127.0.0.1:8786"),
+        ("tcp://localhost:1", "tcp://localhost:1"),
+        ("tcp://[::1]:9", "tcp://[::1]:9"),
+        ("tls://attic/", "tls://attic:8786"),
+    ],
+)
+def test_addresses(text: str, address: str) -> None:
+    assert scheduler_address(text) == address
 
 
 @pytest.mark.parametrize(
-    ("text", "address", "warned"),
-    [
-        ("tcp://127.0.0.1", "tcp://127.0.0.1:8786", False),
-        ("tcp://localhost:1", "tcp://localhost:1", False),
-        ("tcp://[::1]:9", "tcp://[::1]:9", False),
-        ("tcp://attic:9", "tcp://attic:9", True),
-        ("tcp://10.0.0.7", "tcp://10.0.0.7:8786", True),
-        ("tls://attic/", "tls://attic:8786", False),
-    ],
+    "text", ["tcp://attic:9", "tcp://10.0.0.7", "tcp://[fd00::2]:9", "tcp://0.0.0.0", "tcp://[::]"]
 )
-def test_addresses_and_the_warning_of_plain_text(text: str, address: str, warned: bool) -> None:
-    said: list[str] = []
-    assert scheduler_address(text, said.append) == address
-    assert [PLAIN in line for line in said] == [True] * warned
+def test_plain_text_is_for_this_machine_alone(text: str) -> None:
+    with pytest.raises(FarmError) as error:
+        scheduler_address(text)
+    place = text.removeprefix("tcp://")
+    place = place if place.endswith(":9") else f"{place}:8786"
+    assert str(error.value) == (
+        "a farm without certificates is for this machine alone: tcp:// is not encrypted, and takes "
+        f"work of everyone who reaches it\n  in:  {text}\n"
+        f"  try: mlc-deploy farm keys farm-keys, then tls://{place}"
+    )
+
+
+def test_a_member_listens_where_it_reaches_the_scheduler() -> None:
+    assert own_host("tcp://127.0.0.1:8786") == own_host("tls://localhost:8786") == "127.0.0.1"
+    assert own_host("tcp://[::1]:8786") == "::1"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +63,7 @@ def test_addresses_and_the_warning_of_plain_text(text: str, address: str, warned
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(FarmError) as error:
-        scheduler_address(text, print)
+        scheduler_address(text)
     assert str(error.value) == (
         f"'{text}' is no address of a scheduler\n  try: tls://host:8786, or tcp://host:8786"
     )
@@ -253,18 +266,6 @@ def test_users_get_turns_by_their_shares() -> None:
     assert dask_priority(1, 1e8) > dask_priority(0, 0.0) > dask_priority(0, 1.0)
 
 
-def test_what_cannot_be_sent_is_said_before_it_is() -> None:
-    farm: Any = SimpleNamespace(user="ada@desk", address="tcp://s", share=1.0)
-    with pytest.raises(FarmError) as error:
-        FarmExecutor(farm, "builder").submit(len, lambda: 0)
-    said = str(error.value).splitlines()
-    assert said[0].startswith("this cannot be sent to a farm: Can't")
-    assert said[1:] == [
-        "  in:  tcp://s",
-        "  try: --board; functions of a --converters file stay on this machine",
-    ]
-
-
 MISSING = """
 import sys
 sys.modules["distributed"] = None
@@ -278,9 +279,11 @@ sys.exit(main(sys.argv[1:]))
     [
         ("farm", "join", "tcp://127.0.0.1"),
         ("farm", "list", "tcp://127.0.0.1"),
+        ("farm", "scheduler"),
+        ("farm", "keys", "k"),
         ("tune", "--farm", "tcp://127.0.0.1", "--db", "t.jsonl"),
     ],
-    ids=lambda command: command[0] + command[1],
+    ids="-".join,
 )
 def test_a_missing_extra_is_named(command: tuple[str, ...], tmp_path: Any) -> None:
     done = subprocess.run(

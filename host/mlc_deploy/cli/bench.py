@@ -12,7 +12,7 @@ from mlc_rpc import Session, Unreachable
 from mlc_targets import Target
 
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, Levelled, deploy
+from ..driver.deploy import RUN_SECONDS, deploy, deploy_on
 from ..driver.deployment import Deployable, Deployment
 from ..errors import FarmError
 from .help import FARM, grouped
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..farm.client import Farm, FarmBoards
     from ..predict.calibration import Calibration
-    from ..tune.boards import Board, Boards, Incident
+    from ..tune.boards import Boards, Incident
 
 Report = Callable[["Incident"], None]
 
@@ -58,16 +58,6 @@ def refuse_mixed(
                          mend="--board-kind KIND")  # fmt: skip
         if value:
             raise Misuse(f"{option} is of a farm", where=f"{option} {value}", mend="with --farm")
-
-
-def deploy_on(
-    board: Board,
-    model: Deployable | Levelled,
-    inputs: Mapping[str, Any] | None,
-    options: Mapping[str, Any],
-) -> Deployment:
-    """A board's job: deploys a whole model with these options of `deploy`."""
-    return deploy(model, board.session, inputs, **options)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ GROUPS = {
         "board calibrate": "Fit predictions to a board, in two to ten minutes.",
         "board clean": "Delete the programs, objects and weights kept on a board.",
         "farm join": "Offer this machine's boards and builders to a farm.",
+        "farm keys": "Make the keys of a farm of several machines.",
+        "farm scheduler": "Run the scheduler of a farm.",
         "farm list": "List a farm's boards, users and queues.",
     },
     "More": {

@@ -19,14 +19,14 @@ from mlc_targets import BASE, Target, best_level, levels_of, qemu_cpu
 from ..artifact import SavedModel
 from ..board.connect import connect, target_of
 from ..driver.compare import Comparison
-from ..driver.deploy import RUN_SECONDS, deploy, fitting, refuse_cores, refuse_unfit
+from ..driver.deploy import RUN_SECONDS, deploy, deploy_on, fitting, refuse_cores, refuse_unfit
 from ..driver.deployment import Deployable, Deployment, compiled_record
 from ..driver.details import details
 from ..driver.processes import Processes
 from ..driver.stops import stop_after
 from ..errors import writing
 from ..files.unfinished import replacing
-from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
+from .bench import OfFarm, of_farm, on_farms, refuse_mixed
 from .calibrate import REFINE_HELP, refined, to_refine, wanted_of
 from .compiling import (
     Source,

@@ -22,11 +22,11 @@ from mlc_targets import Target
 from ..artifact import load_model
 from ..artifact.format import is_saved
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, deploy
+from ..driver.deploy import RUN_SECONDS, deploy, deploy_on
 from ..driver.deployment import Deployable, Deployment
 from ..files import npy
 from ..files.unfinished import write_whole
-from .bench import FARM_HELP, deploy_on, of_farm
+from .bench import FARM_HELP, of_farm
 from .compare import RISE_HELP, changed, read_record
 from .errors import FAILED, OK, UNREACHED, exit_status, message
 from .help import BOARD, COMPILING, FARM, MODEL, OUTPUTS, command, grouped

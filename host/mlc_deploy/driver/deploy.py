@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -367,3 +367,20 @@ def _as_timing(run: Run) -> Timing:
 
 def _seconds(run: Run) -> float:
     return (sum(run.nanoseconds) + sum(run.host_nanoseconds)) / 1e9
+
+
+class OnBoard(Protocol):
+    """What a job gets: a board with a session."""
+
+    @property
+    def session(self) -> Session: ...
+
+
+def deploy_on(
+    board: OnBoard,
+    model: Deployable | Levelled,
+    inputs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> Deployment:
+    """A board's job: deploys a whole model with these options of `deploy`."""
+    return deploy(model, board.session, inputs, **options)

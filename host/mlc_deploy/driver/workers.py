@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
 GENTLE = 19  # niceness: next to nothing of a core that another program wants
+ATTEMPTS = 3  # at a task whose process others kill: a system out of memory takes the largest one
 START_SECONDS = 60.0  # of CPU time, for the imports of a process's first task
 
 
@@ -36,6 +38,10 @@ class WorkerTimeout(WorkerDied):
     """A worker was ended because its task took too long."""
 
 
+class WorkerKilled(WorkerDied):
+    """A worker was ended by SIGKILL, and not by us: by a system out of memory, or somebody."""
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -46,11 +52,12 @@ class WorkerPool(Executor):
     picklable: found in their module by name.
 
     A task's future raises WorkerDied if its process ended, and WorkerTimeout if the task took more
-    than `seconds`. These are CPU seconds where the system tells them, so that a busy machine does
-    not look like an endless task. `memory`: bytes of address space for a process, where the system
-    has such a limit. `gently`: other programs get most of a core. `imports`: a module to import at
-    once, "" for none. `forked`: this process imports the module, and the others begin as its
-    copies; no other thread of it may hold a lock. One in the place of another is never a copy.
+    than `seconds`. A task whose process others kill is tried ATTEMPTS times. These are CPU seconds
+    where the system tells them, so that a busy machine does not look like an endless task.
+    `memory`: bytes of address space for a process, where the system has such a limit. `gently`:
+    other programs get most of a core. `imports`: a module to import at once, "" for none. `forked`:
+    this process imports the module, and the others begin as its copies; no other thread of it may
+    hold a lock. One in the place of another is never a copy.
     Leaving the context or shutdown() ends the processes, even during a task.
     """
 
@@ -80,6 +87,10 @@ class WorkerPool(Executor):
     def _run(self, function: Callable[..., R], task: tuple[Any, ...]) -> R:
         worker = self._idle.get()
         try:
+            for _ in range(ATTEMPTS - 1):
+                with suppress(WorkerKilled):
+                    again: R = worker.ask(function, task)
+                    return again
             answer: R = worker.ask(function, task)
             return answer
         finally:
@@ -144,6 +155,7 @@ class Worker:
 
     def _died(self, process: Child) -> WorkerDied:
         status = process.status(END_SECONDS)
+        kind = WorkerKilled if status == -signal.SIGKILL and not self._over else WorkerDied
         if status is None:
             process.kill()
             status = process.status()
@@ -151,7 +163,7 @@ class Worker:
         words = process.words()
         self.close()
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
-        return WorkerDied(how, words)
+        return kind(how, words)
 
     def end(self) -> None:
         """Ends the process, even while another thread waits for it, and starts no other."""

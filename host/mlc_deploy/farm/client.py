@@ -3,15 +3,16 @@ concurrent.futures."""
 
 from __future__ import annotations
 
-import pickle
+import itertools
 import threading
 import time
 from asyncio import run_coroutine_threadsafe
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pickle import PicklingError
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -22,10 +23,17 @@ from mlc_targets import Target
 from ..errors import FarmError
 from .calibration import deviating, how_apart
 from .engine import require_distributed, scheduler_address
+from .keys import FOLDER_SETTING, USER, keys_of
 from .member import me
+from .payload import NotData, packed, unpacked
+from .seal import Pair, Unsealable, calling
+from .tasks import task_of
 from .turns import Turns, dask_priority
+from .witness import Judge, evidence, is_due, majority, wrong_ones
 from .work import (
     BUILDER,
+    HOST,
+    NOT_OURS,
     BoardStatus,
     Call,
     Description,
@@ -42,6 +50,11 @@ PATIENCE_SECONDS = 60.0  # a scheduler may be away for so long
 DEATHS = 10  # times that a call is sent again after Dask gave it up
 AGAIN_SECONDS = 0.5  # between two tries
 ASKED = 3  # times that all hosts are asked for their boards
+HOST_SECONDS = 10.0  # for the answers of all hosts
+HOST_PRIORITY = 1_000_000  # of questions to hosts: no work has so much
+WATCH_SECONDS = 5.0  # between two looks whether the scheduler still knows our calls
+CHECK_SECONDS = 600.0  # for another member's answer to a call that is checked
+GONE = ("scheduler-connection-lost", "scheduler-restart")  # why Dask cancels; others: somebody did
 
 
 class Farm(Closing):
@@ -58,35 +71,52 @@ class Farm(Closing):
         warn: Callable[[str], None] = lambda _: None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self.address = scheduler_address(address, warn)
-        self.user, self.priority, self.share, self.patience = me(), priority, share, patience
         self._distributed = require_distributed()
+        self.address, self.warn = scheduler_address(address), warn
+        self._keys = keys_of(self.address, USER)
+        self.user, self.priority, self.share, self.patience = me(), priority, share, patience
         self._lock = threading.Lock()  # of the client
-        self._closed = False
+        self._closed = threading.Event()
+        from .closed import restrict  # here: it needs an extra
+
+        restrict()
         self._client = self._connected()
+        self._under_way: dict[str, Future[bytes]] = {}  # by the scheduler's keys
+        self.distrusted: set[str] = set()  # members that answered wrongly
+        self.judge = Judge()
+        self.checks = ThreadPoolExecutor(1, "farm's checks")
+        if self._client.scheduler_info(n_workers=0).get("type") != "Queue":
+            warn(
+                f"{self.address} is a scheduler of Dask's, which runs the code of everyone who "
+                f"reaches it; mlc-deploy farm scheduler {self.address} runs none"
+            )
+        threading.Thread(target=self._watch, daemon=True, name="farm's calls").start()
 
     def _connected(self) -> Any:
         try:
             return self._distributed.Client(
-                self.address, timeout=CONNECT_SECONDS, set_as_default=False
+                self.address,
+                security=self._keys.security(),
+                timeout=CONNECT_SECONDS,
+                set_as_default=False,
             )
         except (OSError, TimeoutError) as error:
             raise Unreachable(
                 f"no scheduler answers: {error}",
                 board=self.address,
-                attempt="dask scheduler, on that machine",
+                attempt=f"mlc-deploy farm scheduler {self.address}, on that machine",
             ) from None
         except (TypeError, ValueError, RuntimeError) as error:  # wrong settings of certificates
             raise FarmError(
                 f"the scheduler cannot be asked: {error}",
                 where=self.address,
-                mend="Dask's own settings of certificates: distributed.comm.tls",
+                mend=f"keys of this farm: {FOLDER_SETTING}=farm-keys/user",
             ) from None
 
     def client(self) -> Any:
         """A client that is connected or reconnects. Raises Unreachable."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise CancelledError
             if self._client.status == "closed":
                 self._client = self._connected()
@@ -94,18 +124,80 @@ class Farm(Closing):
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed.is_set()
 
     def is_death(self, error: Exception) -> bool:
         """Whether Dask gave a call up because workers died while running it, or lost its result
-        because the scheduler died while sending it."""
-        lost = (self._distributed.KilledWorker, self._distributed.comm.CommClosedError)
-        return isinstance(error, lost)
+        because the scheduler died while sending it, or the answer is of no member."""
+        lost = (self._distributed.comm.CommClosedError, Unsealable)
+        return isinstance(error, lost) or b"KilledWorker" in _unread(error)
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             self._client.close(timeout=5)
+        self.checks.shutdown(wait=False, cancel_futures=True)
+        self.judge.close()
+
+    def begin(
+        self, client: Any, resource: str, sealed: bytes, priority: float, workers: list[str] | None,
+        others: bool = False,
+    ) -> Future[bytes]:  # fmt: skip
+        """Sends a sealed call to a place with a resource: any, or one of some workers, or `others`
+        where these are busy or gone. The future raises what Dask raises."""
+        key = f"{resource}-{uuid4().hex}"
+        where = {"workers": workers, "allow_other_workers": others} if workers else {}
+        run = client.submit(
+            perform,
+            sealed,
+            key=key,
+            pure=False,
+            priority=priority,
+            resources={resource: 1},
+            **where,
+        )
+        # Not client.get_executor: its futures never end when the scheduler dies while it sends a
+        # result.
+        ran = run_coroutine_threadsafe(_awaited(run), client.loop.asyncio_loop)
+        self._under_way[key] = ran
+        ran.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return ran
+
+    def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
+        """A call as it travels. Raises FarmError if it is no task of a farm on data."""
+        why = ""
+        try:
+            plain = packed(Call(task_of(function), args, self.user, turn))
+            unpacked(plain)
+        except (PicklingError, AttributeError, TypeError, NotData) as error:
+            why = str(error)
+        if not task_of(function):
+            why = f"'{getattr(function, '__name__', function)}' is no task of a farm"
+        if why:
+            raise FarmError(
+                f"this cannot be sent to a farm: {why}",
+                where=self.address,
+                mend="--board; functions of a --converters file stay on this machine",
+            ) from None
+        keys = calling(self._keys.members)
+        return Sealed(keys.seal_call(plain), keys)
+
+    def opened(self, sealed: Sealed, answer: bytes) -> Done:
+        """The outcome of a call. Raises Unsealable if no member sent it, FarmError if a member
+        cannot read the call."""
+        if answer == NOT_OURS:
+            raise FarmError(
+                "a member cannot read this call: it has other keys, or another version",
+                where=self.address,
+                mend="the keys of one farm for all of its machines, in the same version",
+            )
+        try:
+            done = unpacked(sealed.keys.open_result(answer))
+        except NotData:
+            raise Unsealable from None
+        if not isinstance(done, Done):
+            raise Unsealable
+        return done
 
     def boards(self) -> list[BoardStatus]:
         """All boards, also withdrawn ones. A host that does not answer is asked again: it may be
@@ -113,7 +205,7 @@ class Farm(Closing):
         found: dict[str, list[BoardStatus]] = {}
         for _ in range(ASKED):
             hosts = self._hosts()
-            found = self.client().run(statuses, workers=hosts, on_error="ignore")
+            found = self._ask(hosts, statuses)
             if hosts and len(found) == len(hosts):
                 break
             time.sleep(AGAIN_SECONDS)
@@ -122,19 +214,80 @@ class Farm(Closing):
 
     def set_aside(self, board: BoardStatus, why: str) -> None:
         """Withdraws a board until its machine joins again."""
-        self.client().run(set_aside, board.url, why, workers=self._hosts(), on_error="ignore")
+        self._ask(self._hosts(), set_aside, board.url, why)
+
+    def members(self, resource: str) -> dict[str, str]:
+        """The members with a resource, by the addresses of the workers that have it."""
+        return {
+            at: str(w["name"]).split()[1]
+            for at, w in self._workers().items()
+            if resource in w["resources"]
+        }
+
+    def distrust(self, member: str, what: str) -> None:
+        """Leaves a member out from now on."""
+        if member not in self.distrusted:
+            self.distrusted.add(member)
+            self.warn(f"member {member} of the farm gave a wrong {what}; it gets no more calls")
+
+    def ask_at(
+        self, place: str, resource: str, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """The answer of one place to a call."""
+        sealed, first = self.sealed(function, args, 0.0), dask_priority(self.priority, 0.0)
+        ran = self.begin(self.client(), resource, sealed.call, first, [place])
+        done = self.opened(sealed, ran.result(CHECK_SECONDS))
+        if done.error is not None:
+            raise done.error
+        return done.result
+
+    def _ask(
+        self, hosts: Sequence[str], function: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        """The answers of hosts about themselves, those that arrive in time."""
+        client, end = self.client(), time.monotonic() + HOST_SECONDS
+        asked = []
+        for host in hosts:
+            sealed = self.sealed(function, args, 0.0)
+            first = dask_priority(HOST_PRIORITY, 0.0)
+            asked.append((host, sealed, self.begin(client, HOST, sealed.call, first, [host])))
+        found = {}
+        for host, sealed, ran in asked:
+            try:
+                done = self.opened(sealed, ran.result(max(0.0, end - time.monotonic())))
+            except (Exception, CancelledError):
+                ran.cancel()
+            else:
+                found[host] = done.result
+        return found
+
+    def _watch(self) -> None:
+        """Ends calls that the scheduler has forgotten without a word."""
+        missed: set[str] = set()
+        while not self._closed.wait(WATCH_SECONDS):
+            keys = list(self._under_way)
+            try:
+                client = self.client()
+                if not keys or client.status != "running":
+                    missed = set()
+                    continue
+                known = client.sync(client.scheduler.get_task_status, keys=keys)
+            except (Exception, CancelledError):  # the scheduler is away
+                missed = set()
+                continue
+            unknown = {key for key in keys if known.get(key, "") is None}
+            for key in unknown & missed:  # twice: the first time, it may have been on its way
+                if (ran := self._under_way.get(key)) is not None:
+                    ran.cancel()
+            missed = unknown
 
     def builders(self) -> int:
         return sum(int(w["resources"].get(BUILDER, 0)) for w in self._workers().values())
 
     def waiting(self) -> Counter[str]:
         """The number of calls that wait or run, by the resource that they ask for."""
-
-        def resources_of_tasks(dask_scheduler: Any) -> list[str]:  # local, so it is sent by value
-            tasks = dask_scheduler.tasks.values()
-            return [r for t in tasks if t.state != "memory" for r in t.resource_restrictions or ()]
-
-        return Counter(self.client().run_on_scheduler(resources_of_tasks))
+        client = self.client()
+        return Counter(client.sync(client.scheduler.waiting) or {})
 
     def builder(self) -> FarmExecutor:
         """An executor for build_object, on all hosts."""
@@ -145,6 +298,14 @@ class Farm(Closing):
 
     def _hosts(self) -> list[str]:
         return [at for at, w in self._workers().items() if str(w["name"]).startswith("host ")]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A call as it travels, and the keys that open its result."""
+
+    call: bytes
+    keys: Pair
 
 
 class _Places:
@@ -178,11 +339,13 @@ class _Places:
 
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A packed call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
+    """A call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
     there is no scheduler. `deaths`: how often Dask lost the call because workers or the scheduler
     died. The call is not the cause, since calls run in processes other than the workers'."""
 
-    call: bytes
+    function: Callable[..., R]
+    args: tuple[Any, ...]
+    call: Sealed
     turn: float
     place: str = ""
     outcome: Future[R] = field(default_factory=Future)
@@ -205,40 +368,41 @@ class FarmExecutor(Executor):
         self.farm, self.resource = farm, resource
         self._turns = Turns(farm.share, begun)
         self._places = _Places() if alike else None
+        self._answers = itertools.count()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
         turn = self._turns.take()
         try:
-            call = pickle.dumps(Call(fn, args, self.farm.user, turn), pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            sealed = self.farm.sealed(fn, args, turn)
+        except FarmError:
             self._turns.left()
-            raise FarmError(
-                f"this cannot be sent to a farm: {error}",
-                where=self.farm.address,
-                mend="--board; functions of a --converters file stay on this machine",
-            ) from None
-        sent: _Sent[R] = _Sent(call, turn)
+            raise
+        sent = _Sent(fn, args, sealed, turn)
         sent.outcome.add_done_callback(lambda _: self._turns.left())
         self._send(sent)
         return sent.outcome
 
     def _send(self, sent: _Sent[Any]) -> None:
+        if self.farm.distrusted:  # asking who else is there blocks, and this may be Dask's thread
+            threading.Thread(target=self._begin, args=(sent,), daemon=True).start()
+        else:
+            self._begin(sent)
+
+    def _begin(self, sent: _Sent[Any]) -> None:
         try:
             client = self.farm.client()
             if client.status == "running":
                 sent.missed = None
             sent.place = self._places.take() if self._places else ""
-            where = {"workers": [sent.place], "allow_other_workers": True} if sent.place else {}
-            key = f"{self.resource}-{uuid4().hex}"
             first = dask_priority(self.farm.priority, sent.turn)
-            needs = {self.resource: 1}
-            run = client.submit(
-                perform, sent.call, key=key, pure=False, priority=first, resources=needs, **where
-            )
-            # Not client.get_executor: its futures never end when the scheduler dies while it
-            # sends a result.
-            ran = run_coroutine_threadsafe(_awaited(run), client.loop.asyncio_loop)
+            place = [sent.place] if sent.place else None
+            if self.farm.distrusted:
+                place = self._trusted()
+            others = not self.farm.distrusted
+            ran = self.farm.begin(client, self.resource, sent.call.call, first, place, others)
+        except FarmError as error:
+            sent.outcome.set_exception(error)
         except Exception as error:
             self._missed(sent, error)
         else:
@@ -246,24 +410,85 @@ class FarmExecutor(Executor):
 
     def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
         try:
-            done: Done = pickle.loads(ran.result())
+            done = self.farm.opened(sent.call, ran.result())
             self._left(sent, done.place)
-        except CancelledError as cancelled:  # the client has lost its scheduler
+        except CancelledError as cancelled:
             self._left(sent)
-            self._missed(sent, cancelled)
+            if self.farm.closed or getattr(cancelled, "reason", "") in GONE:
+                self._missed(sent, cancelled)
+            else:
+                sent.outcome.set_exception(_forgotten(self.farm.address))
         except Exception as raised:
             self._left(sent)
             if self.farm.is_death(raised) and sent.deaths < DEATHS:
                 sent.deaths += 1
                 self._send(sent)
+            elif isinstance(raised, Unsealable):
+                sent.outcome.set_exception(_not_a_member(self.farm.address))
+            elif _unread(raised):
+                sent.outcome.set_exception(_given_up(self.farm.address))
             else:
                 sent.outcome.set_exception(raised)
         else:
             self._turns.ended(done.turn, done.seconds)
-            if done.error is None:
+            if done.error is not None:
+                sent.outcome.set_exception(done.error)
+            elif evidence(done.result) is None or not is_due(next(self._answers)):
                 sent.outcome.set_result(done.result)
             else:
-                sent.outcome.set_exception(done.error)
+                self.farm.checks.submit(self._check, sent, done)
+
+    def _trusted(self) -> list[str]:
+        """The places of members that have not answered wrongly. Raises FarmError without any."""
+        members = self.farm.members(self.resource)
+        trusted = [at for at, member in members.items() if member not in self.farm.distrusted]
+        if not trusted:
+            raise FarmError(
+                f"no member is left for this call but {', '.join(sorted(self.farm.distrusted))}, "
+                "which answered wrongly",
+                where=self.farm.address,
+                mend="mlc-deploy farm join, on another machine",
+            )
+        return trusted
+
+    def _check(self, sent: _Sent[Any], done: Done) -> None:
+        """Delivers an answer, or the right one if another member or this machine differs."""
+        right = done.result
+        try:
+            right = self._witnessed(sent, done)
+        except (Exception, CancelledError):  # nobody is there to check it
+            if self.farm.closed:
+                sent.outcome.set_exception(CancelledError())
+                return
+        sent.outcome.set_result(right)
+
+    def _witnessed(self, sent: _Sent[Any], done: Done) -> Any:
+        """The right answer of a call that has been answered."""
+        members = self.farm.members(self.resource)
+        first = members.get(done.place, "unknown")
+        answers = {first: done.result}
+        judged = None
+        others = {m: at for at, m in members.items() if m not in {first, *self.farm.distrusted}}
+        for member, at in others.items():
+            answers[member] = self.farm.ask_at(at, self.resource, sent.function, sent.args)
+            if len(answers) == 2 and not wrong_ones(answers, done.result):
+                return done.result
+            if (judged := self.farm.judge.built(sent.function, sent.args)) is not None:
+                break
+            if len(answers) == 3:
+                break
+        if not others:
+            judged = self.farm.judge.built(sent.function, sent.args)
+        right = judged if judged is not None else majority(answers)
+        what = "object" if isinstance(done.result, bytes) else "count of instructions"
+        if right is None:
+            if others:
+                names = " and ".join(answers)
+                self.farm.warn(f"{names} differ in a {what}; no third is there to say who is wrong")
+            return done.result
+        for member in wrong_ones(answers, right):
+            self.farm.distrust(member, what)
+        return right
 
     def _left(self, sent: _Sent[Any], ran: str = "") -> None:
         if self._places is not None:
@@ -286,6 +511,36 @@ class FarmExecutor(Executor):
             again = threading.Timer(AGAIN_SECONDS, self._send, (sent,))
             again.daemon = True
             again.start()
+
+
+def _unread(error: Exception) -> bytes:
+    """The pickle of an error of Dask's, which arrives unread (closed.py); b"" for other errors."""
+    content = error.args[0] if error.args else None
+    return content if type(error) is Exception and isinstance(content, bytes) else b""
+
+
+def _given_up(address: str) -> FarmError:
+    return FarmError(
+        "the farm has given this call up",
+        where=address,
+        mend="what the scheduler and the members printed says why",
+    )
+
+
+def _forgotten(address: str) -> FarmError:
+    return FarmError(
+        "the scheduler has dropped this call: somebody else has cancelled it",
+        where=address,
+        mend="the same command again: it goes on where it stopped",
+    )
+
+
+def _not_a_member(address: str) -> FarmError:
+    return FarmError(
+        f"{DEATHS} answers to this call are of no member: they do not open with its key",
+        where=address,
+        mend="keys for all machines: mlc-deploy farm keys farm-keys",
+    )
 
 
 class FarmBoards(FarmExecutor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,8 +25,8 @@ def require_distributed() -> Any:
     return distributed
 
 
-def scheduler_address(text: str, warn: Callable[[str], None]) -> str:
-    """The address of a scheduler, with its port. Raises FarmError for other text. Warns of plain
+def scheduler_address(text: str) -> str:
+    """The address of a scheduler, with its port. Raises FarmError for other text, and for plain
     text to another machine."""
     url = urlsplit(text)
     try:
@@ -38,16 +38,32 @@ def scheduler_address(text: str, warn: Callable[[str], None]) -> str:
             f"'{text}' is no address of a scheduler",
             mend=f"tls://host:{PORT}, or tcp://host:{PORT}",
         )
-    if url.scheme == "tcp" and not _is_here(host):
-        warn(
-            f"{text} is not encrypted, and runs the code of everyone who reaches it; "
-            "tls:// with certificates is for other machines"
+    place = f"{f'[{host}]' if ':' in host else host}:{port}"
+    if url.scheme == "tcp" and not is_loopback(host):
+        raise FarmError(
+            "a farm without certificates is for this machine alone: tcp:// is not encrypted, and "
+            "takes work of everyone who reaches it",
+            where=text,
+            mend=f"mlc-deploy farm keys farm-keys, then tls://{place}",
         )
-    return f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{url.scheme}://{place}"
 
 
-def _is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # a name
         return False
+
+
+def own_host(scheduler: str) -> str:
+    """The one address of this machine on which a member listens: that from which it reaches the
+    scheduler. Raises OSError if none does."""
+    url = urlsplit(scheduler)
+    host = url.hostname or ""
+    if is_loopback(host):
+        return "::1" if ":" in host else "127.0.0.1"
+    kind, _, _, _, peer = socket.getaddrinfo(host, url.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(kind, socket.SOCK_DGRAM) as probe:  # connecting UDP sends nothing
+        probe.connect(peer)
+        return str(probe.getsockname()[0])

@@ -28,8 +28,21 @@ from mlc_targets.boards import board_names
 from ..driver.builder import builder
 from ..tune.boards import Board, BoardPool, Incident, fingerprint
 from .calibration import calibrated
-from .engine import require_distributed
-from .work import ASIDE, BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
+from .engine import own_host
+from .keys import MEMBER, Keys, keys_of
+from .tasks import BOARD_TASKS, BUILD_TASKS, HOST_TASKS
+from .work import (
+    ASIDE,
+    BUILDER,
+    HOST,
+    JOBS_KEY,
+    POSTS,
+    STATUSES,
+    BoardStatus,
+    Description,
+    Post,
+    resource,
+)
 
 CHECK_SECONDS = 15.0  # between two checks of an idle board
 FACTS_SECONDS = 30.0  # to read a board's facts
@@ -92,7 +105,8 @@ class OfferedBoard:
     ) -> None:
         self.place, self._tell, self._calibrate = place, tell, calibrate
         self.post = Post(
-            BoardPool([place.url], connect=connect, report=self._heard, patience=0.0, **times)
+            BoardPool([place.url], connect=connect, report=self._heard, patience=0.0, **times),
+            BOARD_TASKS,
         )
         self.kind = self.exact = self.fingerprint = ""
         self.about: Description | None = None
@@ -191,10 +205,14 @@ async def join(
     workshop = workshop or builder(max(builders, 1), gently=here)
     STATUSES[:] = [board.status for board in boards]
     ASIDE.update((board.place.url, board.set_aside) for board in boards)
-    POSTS[f"host {host}"] = Post(workshop)
-    jobs = [_kept(scheduler, f"host {host}", {BUILDER: builders}, asyncio.Event(), tell)]
+    keys = keys_of(scheduler, MEMBER)
+    assert keys.jobs is not None
+    JOBS_KEY[:] = [keys.jobs]
+    POSTS[f"host {host}"] = Post(workshop, BUILD_TASKS, HOST_TASKS)
+    at = _Farm(scheduler, keys, tell)
+    jobs = [_kept(at, f"host {host}", {BUILDER: builders, HOST: 1}, asyncio.Event())]
     jobs += [
-        _offered(scheduler, f"board {host} {number}", board, check_seconds, tell)
+        _offered(at, f"board {host} {number}", board, check_seconds)
         for number, board in enumerate(boards)
     ]
     try:
@@ -205,14 +223,22 @@ async def join(
         workshop.shutdown()
         for board in boards:
             board.pool.shutdown()
+        JOBS_KEY.clear()
         POSTS.clear()
         STATUSES.clear()
         ASIDE.clear()
 
 
-async def _offered(
-    scheduler: str, name: str, board: OfferedBoard, seconds: float, tell: Tell
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Farm:
+    """The farm that a member has joined, and whom to tell what happens."""
+
+    scheduler: str
+    keys: Keys
+    tell: Tell
+
+
+async def _offered(farm: _Farm, name: str, board: OfferedBoard, seconds: float) -> None:
     """Runs a board's worker while the board is fit."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
@@ -236,7 +262,7 @@ async def _offered(
                 resources = dict.fromkeys(board.status().resources, 1)
                 own = board.name(name)
                 POSTS[own] = board.post
-                worker = loop.create_task(_kept(scheduler, own, resources, withdrawn, tell))
+                worker = loop.create_task(_kept(farm, own, resources, withdrawn))
             with suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), seconds)
     finally:
@@ -245,18 +271,27 @@ async def _offered(
             await asyncio.gather(worker, return_exceptions=True)
 
 
-async def _kept(
-    scheduler: str, name: str, resources: dict[str, int], end: asyncio.Event, tell: Tell
-) -> None:
+async def _kept(farm: _Farm, name: str, resources: dict[str, int], end: asyncio.Event) -> None:
     """Keeps a Dask worker running until `end`, even while the scheduler is away."""
-    distributed = require_distributed()
+    from .closed import Member  # here: it needs an extra
+
+    tell = farm.tell
     ended = asyncio.create_task(end.wait())
+    # One thread for each call that its resources allow at a time. All resources of a board are its
+    # own call; a host has builds, and tasks about itself.
+    threads = resources.get(BUILDER, 0) + 1
     try:
         while not end.is_set():
-            worker = distributed.Worker(
-                scheduler, name=name, nthreads=max(resources.values(), default=0) or 1,
-                resources=resources, memory_limit=0, dashboard=False,
-            )  # fmt: skip
+            try:
+                worker = Member(
+                    farm.scheduler, farm.keys, host=own_host(farm.scheduler), name=name,
+                    nthreads=threads, resources=resources, memory_limit=0,
+                )  # fmt: skip
+            except (OSError, ValueError) as error:
+                tell(f"{name}: {error}")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(ended), AGAIN_SECONDS)
+                continue
             try:
                 starting = asyncio.ensure_future(worker.start())
                 await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)

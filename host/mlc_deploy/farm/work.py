@@ -1,33 +1,36 @@
-"""The work of a farm's workers: functions on a board, and functions for builders.
+"""The work of a farm's workers: a call is performed at a post, by one of the post's tasks.
 
-Calls and results travel as bytes, so that Dask neither searches arguments for tasks nor needs to
-know our exceptions.
+A call names its task, so that no function travels. Calls and results are sealed bytes (seal.py) of
+data (payload.py): Dask carries them, and neither reads nor runs what is in them.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlc_rpc import Unreachable
 from mlc_rpc.session import Device
 
 from .engine import require_distributed
+from .payload import NotData, packed, unpacked
+from .seal import Unsealable, opened_call
 
 BUILDER = "builder"  # the resource of builders; a worker has one per builder
+HOST = "host"  # the resource of a member's first worker, for tasks about the member itself
 RETURN_PAUSE = 0.5  # seconds before a call of a lost board goes back to the scheduler
+NOT_OURS = b""  # the answer to a call that this member's key does not open, or that is none
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """function(*args) for a user, at a turn (turns.py)."""
+    """A task with arguments for a user, at a turn (turns.py)."""
 
-    function: Callable[..., Any]
+    task: str
     args: tuple[Any, ...]
     user: str
     turn: float = 0.0
@@ -90,10 +93,12 @@ def resource(kind: str, exact: str = "") -> str:
 
 @dataclass(eq=False)
 class Post:
-    """A place that runs calls. `user` is whom the current one is for, `turn` the highest of those
-    that were begun."""
+    """A place that runs calls of its tasks. `own`: those about the member itself, which need no
+    executor. `user` is whom the current one is for, `turn` the highest of those that were begun."""
 
     executor: Executor
+    tasks: Mapping[str, Callable[..., Any]]
+    own: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     user: str = ""
     calls: int = 0  # running or queued here
     turn: float = 0.0
@@ -113,26 +118,51 @@ POSTS: dict[str, Post] = {}  # of this process, by the names of their workers
 STATUSES: list[Callable[[], BoardStatus]] = []  # of this process's boards
 
 
-def perform(packed: bytes) -> bytes:
-    """Runs on a worker: performs a packed Call and returns a packed Done. A call whose board is
+JOBS_KEY: list[bytes] = []  # of this process: the key that opens calls
+
+
+def perform(sealed: bytes) -> bytes:
+    """Runs on a worker: performs a sealed Call and returns a sealed Done. A call whose board is
     gone goes back to the scheduler."""
     distributed = require_distributed()
-    call: Call = pickle.loads(packed)
     worker = distributed.get_worker()
     post = POSTS[worker.name]
+    try:
+        plain, keys = opened_call(JOBS_KEY[0], sealed)
+        call = unpacked(plain)
+    except (Unsealable, NotData):
+        return NOT_OURS
+    if not isinstance(call, Call) or call.task not in {*post.tasks, *post.own}:
+        return NOT_OURS
     result: Any = None
     error: BaseException | None = None
     began = time.monotonic()
-    with post.working_for(call.user, call.turn):
-        try:
-            result = post.executor.submit(call.function, *call.args).result()
-        except Unreachable:
-            time.sleep(RETURN_PAUSE)
-            raise distributed.Reschedule() from None
-        except Exception as raised:
-            error = raised
+    if call.task in post.own:
+        result = post.own[call.task](*call.args)
+    else:
+        with post.working_for(call.user, call.turn):
+            try:
+                result = post.executor.submit(post.tasks[call.task], *call.args).result()
+            except Unreachable:
+                time.sleep(RETURN_PAUSE)
+                raise distributed.Reschedule() from None
+            except Exception as raised:
+                error = raised
     done = Done(result, error, time.monotonic() - began, post.turn, worker.address)
-    return pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
+    return keys.seal_result(_portable(done))
+
+
+def _portable(done: Done) -> bytes:
+    """A Done as bytes. An error that is no data arrives as its text."""
+    if done.error is not None:
+        try:
+            content = packed(done)
+            unpacked(content)
+        except Exception:
+            text = f"{type(done.error).__name__}: {done.error}"
+            return packed(replace(done, error=RuntimeError(text)))
+        return content
+    return packed(done)
 
 
 ASIDE: dict[str, Callable[[str], None]] = {}  # withdraw a board of this process, by URL
