@@ -128,7 +128,7 @@ def measure_ssh(megabytes: int) -> dict[str, dict[str, float]]:
         try:
             with (
                 connect(server.url, runtime_file) as session,
-                shell._clients[-1].open_sftp() as sftp,
+                paramiko.SFTPClient.from_transport(shell._transports[-1]) as sftp,
             ):
                 return measure(session, megabytes, lambda: sftp.put(str(source), f"{folder}/copy"))
         finally:
