@@ -17,7 +17,7 @@ import threading
 from typing import IO
 
 from mlc_rpc import screen
-from mlc_rpc.ssh_config import Host, ssh_command
+from mlc_rpc.ssh_config import Host, home_options, ssh_command
 from mlc_rpc.ssh_scripts import SHELL, Script
 from mlc_rpc.ssh_shell import MOST_SAID, TURN_SECONDS, Command, Said, Shell, converse
 from mlc_rpc.text import quoted
@@ -113,11 +113,8 @@ class ChildShell(Shell):
             "-oServerAliveCountMax=2",
             f"-p{host.port}",
             f"-l{host.user}",
+            *home_options(host),
         ]  # fmt: skip
-        if "-F" in program:  # then the home of ssh is not HOME
-            files = " ".join(f'"{file}"' for file in host.known_files[:-2])
-            arguments += [f"-oUserKnownHostsFile={files}"] if files else []
-            arguments += [f"-oIdentityFile={key}" for key in host.keys]
         with _MUTEX:
             line = _LINES.get(tuple(arguments))
             if line and not line.is_alive(host):

@@ -112,6 +112,17 @@ def ssh_command() -> list[str]:
     return [program, "-F", str(own)] if _moved_home() and own.exists() else [program]
 
 
+def home_options(host: Host) -> list[str]:
+    """Options by which ssh finds the host keys and the user's keys in HOME."""
+    if not _moved_home():
+        return []
+    files = " ".join(f'"{file}"' for file in host.known_files if not file.startswith("/etc/"))
+    return [
+        *([f"-oUserKnownHostsFile={files}"] if files else []),
+        *(f"-oIdentityFile={key}" for key in host.keys),
+    ]
+
+
 def _resolve(url: SshUrl, depth: int) -> Host:
     if depth > MAX_JUMPS:
         raise _circle(url)
@@ -134,7 +145,7 @@ def _resolve(url: SshUrl, depth: int) -> Host:
     files = [
         file
         for name, usual in (("userknownhostsfile", FILES[:2]), ("globalknownhostsfile", FILES[2:]))
-        for file in (_paths(one(name)) if name in found else usual)
+        for file in (_paths(one(name)) if name in found else map(_at_home, usual))
     ]
     return Host(
         alias=url.host,

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from mlc_rpc import connect, errors
-from tests.odd.world import World, url
+from mlc_rpc.ssh_client import is_trusted, server_key
+from mlc_rpc.ssh_config import resolve
+from mlc_rpc.transport import SshUrl
+from tests.odd.world import PASSWORD, World, url
 
 pytestmark = pytest.mark.odd
 Runtime = Callable[[str], Path]
-OLD = "KexAlgorithms diffie-hellman-group14-sha1"  # which paramiko lacks
+SNTRUP = "KexAlgorithms sntrup761x25519-sha512@openssh.com"  # which paramiko lacks
 
 WORKS = {
     "one session": ["MaxSessions 1"],
     "one try": ["MaxAuthTries 1"],
     "no forwarding": ["AllowTcpForwarding no", "DisableForwarding yes"],
-    "no sftp": ["Subsystem sftp /bin/false"],
+    "sftp that fails": ["Subsystem sftp /bin/false"],
     "ForceCommand that evaluates": ['ForceCommand sh -c "$SSH_ORIGINAL_COMMAND"'],
     "ForceCommand without quotes": ["ForceCommand exec $SSH_ORIGINAL_COMMAND"],
     "a banner": ["Banner /etc/passwd", "PrintMotd yes"],
-    "another key exchange": ["KexAlgorithms sntrup761x25519-sha512@openssh.com"],
+    "another key exchange": [SNTRUP],
     "compression": ["Compression yes"],
     "no keep-alive": ["TCPKeepAlive no"],
 }
@@ -62,3 +67,41 @@ def test_a_server_that_does_not(name: str, users: World, runtime_of: Runtime) ->
 def test_dropbear(user: str, users: World, runtime_of: Runtime) -> None:
     with users.server(dropbear=True) as port:
         works(url(user, port), runtime_of)
+
+
+def test_a_host_key_behind_another_key_exchange(users: World) -> None:
+    with users.server(SNTRUP) as port:
+        host = resolve(SshUrl("127.0.0.1", "bash", port))
+        assert is_trusted(host, server_key(host, 10))
+
+
+def test_too_many_keys(users: World, runtime_of: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers in the agent come after the user's own file; where that is not it, the server has
+    hung up, and a person is asked on another connection."""
+    agent = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+    for name, value in re.findall(r"(SSH_\w+)=([^;]+);", agent):
+        monkeypatch.setenv(name, value)
+    try:
+        for number in range(8):
+            key = users.home / f"stranger{number}"
+            make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+            subprocess.run(make, check=True)
+            subprocess.run(["ssh-add", "-q", str(key)], check=True)
+        with users.server() as port:
+            works(url("bash", port), runtime_of)
+        own = users.home / ".ssh/id_ed25519"
+        own.rename(users.home / "away")
+        try:
+            with users.server("PasswordAuthentication yes") as port:
+                asked = []
+                monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+                monkeypatch.setattr("getpass.getpass", lambda text: asked.append(text) or PASSWORD)
+                works(url("bash", port), runtime_of)
+                assert asked == ["bash@127.0.0.1's password: "]
+            with users.server() as port, pytest.raises(errors.Unreachable) as caught:
+                connect(url("bash", port), runtime_of)
+            assert str(caught.value).startswith("user bash was not let in: ")
+        finally:
+            (users.home / "away").rename(own)
+    finally:
+        subprocess.run(["ssh-agent", "-k"], capture_output=True)

@@ -62,11 +62,13 @@ class World:
             probe.bind(("127.0.0.1", 0))
             port: int = probe.getsockname()[1]
         command = self._dropbear(port) if dropbear else self._sshd(port, lines)
-        inside = 'mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/shadow; shift 2; exec "$@"'
+        inside = (
+            'for name in passwd shadow shells; do mount --bind "$1/$name" "/etc/$name"; done; '
+            'shift; exec "$@"'
+        )
         with (self.folder / "log").open("ab") as log:
             child = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", inside, "sh",
-                 str(self.folder / "passwd"), str(self.folder / "shadow"), *command],
+                ["unshare", "--mount", "sh", "-c", inside, "sh", str(self.folder), *command],
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:
@@ -83,12 +85,12 @@ class World:
         assert SSHD
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         config = self.folder / f"sshd_config-{port}"
-        # The first of two lines counts.
+        # Of two lines, the first counts.
         config.write_text(
             "\n".join(lines)
             + f"\nListenAddress 127.0.0.1:{port}\nHostKey {self.folder}/host_key\nPidFile none\n"
             "UsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-            f"AuthorizedKeysFile {self.folder}/authorized_keys\nSubsystem sftp internal-sftp\n"
+            f"AuthorizedKeysFile {self.folder}/authorized_keys\n"
         )
         return [SSHD, "-D", "-e", "-f", str(config)]
 
@@ -151,6 +153,8 @@ def _write_users(folder: Path, key: str) -> None:
     (folder / "passwd").write_text(passwd)
     (folder / "shadow").write_text(shadow)
     (folder / "shadow").chmod(0o600)
+    shells = {start[0].replace("@folder@", str(folder)) for start in started.values()}
+    (folder / "shells").write_text("\n".join(sorted(shells)) + "\n")
 
 
 def wait_for(port: int) -> None:
