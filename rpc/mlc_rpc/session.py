@@ -133,7 +133,6 @@ class Session(Closing):
         self.link = Link(transport, timeout)
         self.board = transport.board
         self.emulated = transport.emulated
-        self.warnings = transport.warnings
         self.why_not_counting = transport.why_not_counting
         self._tensors = Handles(self.link, "tensor")
         self._modules = Handles(self.link, "module")
@@ -142,6 +141,7 @@ class Session(Closing):
         except BaseException:
             self.link.close()
             raise
+        self.warnings = (*transport.warnings, *_lacks(transport, self.device))
 
     def reconnect(self, patience: float = RETURN_SECONDS) -> None:
         """Starts the program on the same board again after the session was lost, as soon as the
@@ -350,6 +350,17 @@ class Session(Closing):
         if told["box"] is not None:
             told["box"] = tuple(told["box"])
         return Device(**{each.name: told[each.name] for each in fields(Device)})
+
+
+def _lacks(transport: Transport, device: Device) -> list[str]:
+    """What is to be said of a box without a user of its own, where root started the program."""
+    if not transport.as_root or device.box is None or "user" in device.box:
+        return []
+    parts = ", ".join(device.box) or "nothing"
+    return [
+        f"kernels run as root on {transport.board}, which may not become another user there "
+        f"(a container without CAP_SETUID?); what still holds them: {parts}"
+    ]
 
 
 def _name_of(view: memoryview) -> bytes:

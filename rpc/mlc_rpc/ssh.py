@@ -33,7 +33,9 @@ def open_ssh(url: SshUrl, runtime: Runtime, timeout: float) -> Transport:
         program = runtime(_machine(shell, timeout))
         content = program.read_bytes() if isinstance(program, Path) else program
         place = _send(shell, content, timeout)
-        return shell.start(script(START, content, place), timeout)
+        transport = shell.start(script(START, content, place), timeout)
+        transport.as_root = shell.host.user == "root"
+        return transport
     except BaseException:
         shell.close()
         raise

@@ -49,7 +49,7 @@ class Transport(ABC):
     why. `warnings` are shown to the user once. `greeted`: preamble and hello are over; only
     messages follow. `moved` counts the bytes written; while it grows, a long write is not stuck.
     `ends_with_client`: the stream always ends with this process, so the board needs no heartbeat.
-    `network`: bytes may travel for long. `mark`: what the board's start files print ends with it.
+    `as_root`: root has started the board's program. `network`: bytes may travel for long. `mark`: what the board's start files print ends with it.
     """
 
     board: str
@@ -61,6 +61,7 @@ class Transport(ABC):
     greeted: bool = False
     ends_with_client: bool = False
     moved: int = 0
+    as_root: bool = False
     network: bool = False
     mark: bytes = b""
     # Reads into a place; returns how many bytes, 0 at the end. None: not supported.
