@@ -176,9 +176,7 @@ class Link:
             return result
 
         for request in requests:
-            while window and (
-                len(window) == WINDOW or flying + request.size > self.pace.limit
-            ):
+            while window and (len(window) == WINDOW or flying + request.size > self.pace.limit):
                 yield first()
             flying += request.size
             sent = time.monotonic()

@@ -44,8 +44,6 @@ def open_local(runtime: Runtime) -> Transport:
     """Raises Unreachable."""
     machine = local_machine()
     folder = tempfile.TemporaryDirectory(prefix="mlc-local-")
-    transport = ProcessTransport(
-        "local://", [runtime_file(runtime, machine, folder.name)], folder
-    )
+    transport = ProcessTransport("local://", [runtime_file(runtime, machine, folder.name)], folder)
     transport.as_root = os.geteuid() == 0
     return transport

@@ -26,7 +26,7 @@ class Pace:
 
     @property
     def chunk(self) -> int:
-        return min(MAX_CHUNK, max(self.limit // 2, LEAST_BYTES))
+        return min(MAX_CHUNK, max(self.limit // 4, LEAST_BYTES))
 
     def returned(self, seconds: float) -> None:
         """A short request was answered after `seconds`."""

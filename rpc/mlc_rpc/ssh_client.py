@@ -137,9 +137,7 @@ def _no_socket(host: Host, error: OSError) -> Unreachable:
             f"start its ssh server (systemctl enable --now ssh), or the port it listens on: "
             f"ssh://{host.user}@{host.name}:PORT"
         )
-    return host.unreachable(
-        f"cannot connect to {host.name} port {host.port}: {reason}", attempt
-    )
+    return host.unreachable(f"cannot connect to {host.name} port {host.port}: {reason}", attempt)
 
 
 # -------------------------------------------------------------------------------- host keys

@@ -178,9 +178,7 @@ class _Login:
         raise NotLetIn("wrong password", self._retry(), True)
 
     def _sent(self, password: str) -> Sequence[str]:
-        left: Sequence[str] = self.transport.auth_password(
-            self.host.user, password, fallback=False
-        )
+        left: Sequence[str] = self.transport.auth_password(self.host.user, password, fallback=False)
         return left
 
     def _asked(self, question: str, echo: bool = False) -> str:

@@ -49,7 +49,8 @@ class Transport(ABC):
     why. `warnings` are shown to the user once. `greeted`: preamble and hello are over; only
     messages follow. `moved` counts the bytes written; while it grows, a long write is not stuck.
     `ends_with_client`: the stream always ends with this process, so the board needs no heartbeat.
-    `as_root`: root has started the board's program. `network`: bytes may travel for long. `mark`: what the board's start files print ends with it.
+    `as_root`: root has started the board's program. `network`: bytes may travel for long. `mark`:
+    what the board's start files print ends with it.
     """
 
     board: str
@@ -215,7 +216,7 @@ def parse_url(text: str) -> BoardUrl:
 def _address(text: str, rest: str, form: str, example: str) -> tuple[str, str | None, int | None]:
     """Host, user and port in the part after the scheme."""
     found = _ADDRESS.fullmatch(rest)
-    if not found or _STRANGE.search(rest) or found["six"] and not set(found["six"]) <= _SIX:
+    if not found or _STRANGE.search(rest) or not _SIX.issuperset(found["six"] or ""):
         raise _bad_url(text, f"'{rest}' is not {form}", example)
     port = int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import paramiko
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

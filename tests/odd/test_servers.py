@@ -93,11 +93,11 @@ def test_too_many_keys(users: World, runtime_of: Runtime, monkeypatch: pytest.Mo
         own.rename(users.home / "away")
         try:
             with users.server("PasswordAuthentication yes") as port:
-                asked = []
                 monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
-                monkeypatch.setattr("getpass.getpass", lambda text: asked.append(text) or PASSWORD)
+                typed = Mock(return_value=PASSWORD)
+                monkeypatch.setattr("getpass.getpass", typed)
                 works(url("bash", port), runtime_of)
-                assert asked == ["bash@127.0.0.1's password: "]
+                typed.assert_called_once_with("bash@127.0.0.1's password: ")
             with users.server() as port, pytest.raises(errors.Unreachable) as caught:
                 connect(url("bash", port), runtime_of)
             assert str(caught.value).startswith("user bash was not let in: ")

@@ -21,13 +21,22 @@ Runtime = Callable[[str], Path]
 # What the user is told, and what to try.
 REFUSED = {
     "quitter": (r"its shell does not run a command \(status 3\): maintenance", r"a login shell"),
-    "eater": (r"its shell ran no command and said nothing: a start file", r"\[ -t 0 \] \|\| return"),
+    "eater": (
+        r"its shell ran no command and said nothing: a start file",
+        r"\[ -t 0 \] \|\| return",
+    ),
     "tmux": (r"its shell does not run a command", r"a login shell that runs commands: ssh -p"),
     "nologin": (r"its shell does not run a command.*This account", r"a login shell"),
     "false": (r"its shell does not run a command \(status 1\)", r"a login shell"),
     "missing": (r"user missing was not let in", r"."),
 }
-TALKING = ("talker", "flood", "reader", "reading csh", *(f"printing {s}" for s in ("fish", "zsh", "csh")))
+TALKING = (
+    "talker",
+    "flood",
+    "reader",
+    "reading csh",
+    *(f"printing {s}" for s in ("fish", "zsh", "csh")),
+)
 
 
 @pytest.mark.parametrize("user", [*SHELLS, *TALKING])

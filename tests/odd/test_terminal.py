@@ -195,5 +195,3 @@ def test_a_second_factor(users: World) -> None:
         assert terminal.ends() == 3
         assert factors.answers == [PASSWORD, "123456"] and PASSWORD not in terminal.shown
         assert "opens no channel for a command" in terminal.shown
-
-

@@ -47,10 +47,11 @@ NO_SHELLS = {"nologin": "/usr/sbin/nologin", "false": "/bin/false", "missing": "
 
 @dataclass
 class World:
-    """`home` is the client's."""
+    """`home` is the client's. `process`: of the server that was started last."""
 
     folder: Path
     home: Path
+    process: int = 0
 
     def cache(self, user: str) -> Path:
         return self.folder / slug(user) / ".cache" / "mlc-runtime"
@@ -71,6 +72,7 @@ class World:
                 ["unshare", "--mount", "sh", "-c", inside, "sh", str(self.folder), *command],
                 stdout=log, stderr=log,
             )  # fmt: skip
+        self.process = child.pid
         try:
             wait_for(port)
             kind, key = (self.folder / "host_key.pub").read_text().split()[:2]

@@ -222,7 +222,10 @@ def test_an_upload_is_as_fast_as_sftp(server: Server, runtime_of: Files, tmp_pat
         ours, theirs = map(min, zip(*took, strict=True))
         return bool(ours < theirs / 0.8)
 
-    with connect(server.url, runtime_of) as session, paramiko.SFTPClient.from_transport(shell._transports[-1]) as sftp:
+    with (
+        connect(server.url, runtime_of) as session,
+        paramiko.SFTPClient.from_transport(shell._transports[-1]) as sftp,
+    ):
         tensor = session.tensor(array)
         while len(took) < 40 and (len(took) < 4 or not fast()):
             began = time.perf_counter()
