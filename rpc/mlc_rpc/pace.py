@@ -40,7 +40,7 @@ class Pace:
         self.rate = flying / max(seconds, 1e-6)
         self._quickest = min(self._quickest, seconds)
         queued = seconds - self._quickest
-        if queued < SHORT_SECONDS:
+        if queued < SHORT_SECONDS and 2 * flying >= self.limit:  # else it says nothing of more
             self.limit = min(self.limit + GROWTH * size, WINDOW * MAX_CHUNK)
         elif queued > LONG_SECONDS:
             self.limit = max(min(self.limit, int(self.rate * LONG_SECONDS)), LEAST_BYTES)
