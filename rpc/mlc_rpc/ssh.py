@@ -105,7 +105,7 @@ def _machine(shell: Shell, timeout: float) -> str:
 
 def _no_shell(host: Host, answer: Said) -> Unreachable:
     said = "\n".join(filter(None, (answer.out[-300:].strip(), answer.complaint[-300:])))
-    attempt = f"a login shell that runs commands: {host.command} uname -m"
+    attempt = f"a login shell that runs what it is given: echo uname -m | {host.command} sh"
     if not said and answer.status == 0:
         return host.unreachable(
             f"its shell ran no command and said nothing: a start file of user {host.user} reads "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -34,6 +35,14 @@ KEEPER = (
     "sh",
 )  # fmt: skip
 
+# ssh's words for what both ends lack, and the option that allows it.
+ALGORITHMS = {
+    "key exchange method": "KexAlgorithms",
+    "host key type": "HostKeyAlgorithms",
+    "cipher": "Ciphers",
+    "MAC": "MACs",
+}
+_NO_COMMON = re.compile(rf"no matching ({'|'.join(ALGORITHMS)}) found\. Their offer: (\S+)")
 _MUTEX = threading.Lock()
 _LINES: dict[tuple[str, ...], _Line] = {}  # connections of this process, by ssh's arguments
 
@@ -77,8 +86,9 @@ class _Line:
                     f"ssh did not connect in {2 * timeout:g} s", host.command
                 ) from error
             if done.returncode:
-                words = quoted(_beginning(complaint).strip()) or "without a word"
-                raise host.unreachable(f"ssh failed: {words}", host.command)
+                said = _beginning(complaint).strip()
+                words = quoted(said) or "without a word"
+                raise host.unreachable(f"ssh failed: {words}", _way_out(host, said))
 
     def is_alive(self, host: Host) -> bool:
         check = [*self.command, "-O", "check", "--", host.alias]
@@ -195,6 +205,17 @@ class _Child(Command):
 
     def unsent(self) -> None:
         return None
+
+
+def _way_out(host: Host, said: str) -> str:
+    """What to try after ssh did not connect."""
+    if found := _NO_COMMON.search(said):
+        option = ALGORITHMS[found[1]]
+        return (
+            f"in ~/.ssh/config, under 'Host {host.alias}', the line {option} +{found[2]}\n"
+            "       if such an old algorithm is safe enough there"
+        )
+    return host.command
 
 
 def _await(pipe: IO[bytes], event: int) -> None:

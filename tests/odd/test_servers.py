@@ -37,6 +37,11 @@ REFUSED = {
     "no session": (["MaxSessions 0"], r"opens no channel for a command", r"MaxSessions"),
     "ForceCommand": (["ForceCommand /bin/echo go away"], r"does not run.*go away", r"login shell"),
     "internal-sftp": (["ForceCommand internal-sftp"], r"does not run a command", r"login shell"),
+    "old algorithms": (
+        ["KexAlgorithms diffie-hellman-group1-sha1"],
+        r"no common algorithms.*no matching key exchange method found",
+        r"the line KexAlgorithms \+diffie-hellman-group1-sha1",
+    ),
     "another user only": (["AllowUsers root"], r"user bash was not let in", r"ssh-copy-id"),
 }
 
@@ -105,3 +110,13 @@ def test_too_many_keys(users: World, runtime_of: Runtime, monkeypatch: pytest.Mo
             (users.home / "away").rename(own)
     finally:
         subprocess.run(["ssh-agent", "-k"], capture_output=True)
+
+
+def test_an_old_board_with_that_line(users: World, runtime_of: Runtime) -> None:
+    config = users.home / ".ssh/config"
+    with users.server("KexAlgorithms diffie-hellman-group1-sha1") as port:
+        config.write_text("Host 127.0.0.1\n  KexAlgorithms +diffie-hellman-group1-sha1\n")
+        try:
+            works(url("bash", port), runtime_of)
+        finally:
+            config.unlink()

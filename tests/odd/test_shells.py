@@ -25,7 +25,7 @@ REFUSED = {
         r"its shell ran no command and said nothing: a start file",
         r"\[ -t 0 \] \|\| return",
     ),
-    "tmux": (r"its shell does not run a command", r"a login shell that runs commands: ssh -p"),
+    "tmux": (r"its shell does not run a command", r"given: echo uname -m \| ssh -p"),
     "nologin": (r"its shell does not run a command.*This account", r"a login shell"),
     "false": (r"its shell does not run a command \(status 1\)", r"a login shell"),
     "missing": (r"user missing was not let in", r"."),
