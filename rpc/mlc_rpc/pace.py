@@ -11,8 +11,9 @@ from mlc_rpc.wire import MAX_CHUNK
 WINDOW = 8  # chunks in flight
 FIRST_BYTES = 1 << 15  # in flight before anything is known of a link; 11 s at 24 kbit/s
 LEAST_BYTES = 1 << 12
-GROWTH = 3  # bytes more in flight for each byte that found no queue
-SHORT_SECONDS, LONG_SECONDS = 0.5, 1.0  # of waiting in queues: more may follow; there is too much
+# Of waiting in queues: much more may follow, more may follow, there is too much.
+NO_SECONDS, SHORT_SECONDS, LONG_SECONDS = 0.1, 0.5, 1.0
+LEAP, GROWTH = 16, 3  # bytes more in flight for each byte that found no queue, or a short one
 
 
 class Pace:
@@ -26,7 +27,7 @@ class Pace:
 
     @property
     def chunk(self) -> int:
-        return min(MAX_CHUNK, max(self.limit // 4, LEAST_BYTES))
+        return min(MAX_CHUNK, max(self.limit // 3, LEAST_BYTES))
 
     def returned(self, seconds: float) -> None:
         """A short request was answered after `seconds`."""
@@ -40,7 +41,8 @@ class Pace:
         self.rate = flying / max(seconds, 1e-6)
         self._quickest = min(self._quickest, seconds)
         queued = seconds - self._quickest
-        if queued < SHORT_SECONDS and 2 * flying >= self.limit:  # else it says nothing of more
-            self.limit = min(self.limit + GROWTH * size, WINDOW * MAX_CHUNK)
+        if queued < SHORT_SECONDS and 4 * flying >= self.limit:  # else it says nothing of more
+            growth = LEAP if queued < NO_SECONDS else GROWTH
+            self.limit = min(self.limit + growth * size, WINDOW * MAX_CHUNK)
         elif queued > LONG_SECONDS:
             self.limit = max(min(self.limit, int(self.rate * LONG_SECONDS)), LEAST_BYTES)
