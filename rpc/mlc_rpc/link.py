@@ -399,10 +399,10 @@ class Link:
 
     def _arrived(self, before: int) -> int:
         """How many bytes have arrived at the board, or in the queue of who does not tell."""
-        unsent = self.transport.unsent()
+        moved, unsent = self.transport.moved, self.transport.unsent()  # in this order: never more
         if unsent is not None:
-            return self.transport.moved - unsent
-        return self.transport.moved if self._writing.locked() else before
+            return moved - unsent
+        return moved if self._writing.locked() else before
 
     def _ask_for_life(self, timeout: float) -> None:
         """Sends a ping that nobody waits for; none while another request is being written."""

@@ -11,9 +11,8 @@ from mlc_rpc.wire import MAX_CHUNK
 WINDOW = 8  # chunks in flight
 FIRST_BYTES = 1 << 15  # in flight before anything is known of a link; 11 s at 24 kbit/s
 LEAST_BYTES = 1 << 12
-# Of waiting in queues: much more may follow, more may follow, there is too much.
-NO_SECONDS, SHORT_SECONDS, LONG_SECONDS = 0.1, 0.5, 1.0
-LEAP, GROWTH = 16, 3  # bytes more in flight for each byte that found no queue, or a short one
+SHORT_SECONDS, LONG_SECONDS = 0.5, 1.0  # of waiting in queues: more may follow; there is too much
+LEAP = 16  # bytes more in flight for each that was answered, as far as the rate is known
 
 
 class Pace:
@@ -42,7 +41,7 @@ class Pace:
         self._quickest = min(self._quickest, seconds)
         queued = seconds - self._quickest
         if queued < SHORT_SECONDS and 4 * flying >= self.limit:  # else it says nothing of more
-            growth = LEAP if queued < NO_SECONDS else GROWTH
-            self.limit = min(self.limit + growth * size, WINDOW * MAX_CHUNK)
+            known = min(self.limit + LEAP * size, int(self.rate * LONG_SECONDS))
+            self.limit = min(max(self.limit + size, known), WINDOW * MAX_CHUNK)
         elif queued > LONG_SECONDS:
             self.limit = max(min(self.limit, int(self.rate * LONG_SECONDS)), LEAST_BYTES)

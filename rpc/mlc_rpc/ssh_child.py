@@ -44,7 +44,7 @@ ALGORITHMS = {
 }
 _NO_COMMON = re.compile(rf"no matching ({'|'.join(ALGORITHMS)}) found\. Their offer: (\S+)")
 _MUTEX = threading.Lock()
-_LINES: dict[tuple[str, ...], _Line] = {}  # connections of this process, by ssh's arguments
+_LINES: dict[tuple[str, ...], _Line] = {}  # connections of this process, by host and options
 
 
 class _Line:
@@ -121,16 +121,18 @@ class ChildShell(Shell):
             f"-oConnectTimeout={max(int(timeout), 1)}",
             f"-oServerAliveInterval={KEEPALIVE_SECONDS}",
             "-oServerAliveCountMax=2",
+            "-oClearAllForwardings=yes",
             f"-p{host.port}",
             f"-l{host.user}",
             *home_options(host),
         ]  # fmt: skip
         with _MUTEX:
-            line = _LINES.get(tuple(arguments))
+            place = (host.alias, *arguments)
+            line = _LINES.get(place)
             if line and not line.is_alive(host):
                 line.close()
                 line = None
-            self._line = _LINES[tuple(arguments)] = line or _Line(host, arguments, timeout)
+            self._line = _LINES[place] = line or _Line(host, arguments, timeout)
 
     def run(self, script: Script, timeout: float, sent: bytes = b"") -> Said:
         with _Child([*self._line.command, "--", self.host.alias, SHELL]) as child:

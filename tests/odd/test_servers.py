@@ -16,6 +16,7 @@ from mlc_rpc.ssh_client import is_trusted, server_key
 from mlc_rpc.ssh_config import resolve
 from mlc_rpc.transport import SshUrl
 from tests.odd.world import PASSWORD, World, url
+from tests.rpc.test_ssh import RELAY
 
 pytestmark = pytest.mark.odd
 Runtime = Callable[[str], Path]
@@ -118,5 +119,23 @@ def test_an_old_board_with_that_line(users: World, runtime_of: Runtime) -> None:
         config.write_text("Host 127.0.0.1\n  KexAlgorithms +diffie-hellman-group1-sha1\n")
         try:
             works(url("bash", port), runtime_of)
+        finally:
+            config.unlink()
+
+
+def test_two_hosts_behind_commands(users: World, runtime_of: Runtime) -> None:
+    """Of one user and one port: each has a connection of its own."""
+    config = users.home / ".ssh/config"
+    with users.server() as port:
+        place = f"  User bash\n  HostKeyAlias [127.0.0.1]:{port}\n"
+        config.write_text(
+            f"Host first\n{place}  ProxyCommand {RELAY} 127.0.0.1 {port}\n"
+            f"Host second\n{place}  ProxyCommand {RELAY} 127.0.0.1 1\n"
+        )
+        try:
+            works("ssh://first", runtime_of)
+            with pytest.raises(errors.Unreachable) as caught:
+                connect("ssh://second", runtime_of)
+            assert "ssh failed" in caught.value.what
         finally:
             config.unlink()

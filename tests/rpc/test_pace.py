@@ -39,7 +39,7 @@ def test_a_link_is_used_and_not_flooded(rate: float, delay: float) -> None:
     pace.returned(delay)
     size = int(min(rate * 60, 40_000_000))
     seconds, seen = sent(pace, size, rate, delay)
-    ideal = size / rate
+    ideal = size / min(rate, WINDOW * MAX_CHUNK / delay)
     assert seconds < 2 * ideal + 10 * delay + 5
     # Once it is known, a second's worth is in flight, beside what the delay holds.
     most = max(rate * (LONG_SECONDS + 1.5 * delay + 0.5), 2 * LEAST_BYTES)
