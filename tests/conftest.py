@@ -31,6 +31,7 @@ GROUPS = {
     "encoders": "models of transformers for texts of any length, images, sound (as 'decoders')",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
+    "odd": "boards as people have them: shells, ssh servers, links, limits (needs root; Linux)",
     "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",
     "farm": "a whole farm on this machine, with Dask (needs the extra 'farm')",
     "report": "pages of reports in a headless Chromium (needs Debian's chromium)",

@@ -154,9 +154,14 @@ static uint32_t give_up_user(uint32_t held, Failure *failure) {
                   syscall(SET_GROUP, NOBODY, NOBODY, NOBODY) == 0 &&
                   syscall(SET_USER, NOBODY, NOBODY, NOBODY) == 0;
     if (nobody) return held | BOX_USER;
-    fail(failure, REFUSED,
-         "root's worker cannot become nobody: %s; try: start the runtime as another user, or with "
-         "--as-root",
+    /* A container may keep root from that, and has no other user at times: a user namespace of one
+     * id. Its worker stays root, without any right of root, behind the other parts of the box. */
+    if (geteuid() == 0 && (errno == EPERM || errno == EINVAL)) {
+        syscall(SYS_capset, &head, none);
+        return held;
+    }
+    fail(failure, REFUSED, "root's worker cannot become nobody: %s; try: start the runtime as "
+         "another user",
          strerror(errno));
     return held;
 }

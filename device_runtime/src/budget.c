@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* syscall(), MAP_ANONYMOUS */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "budget.h"
 
 #include "segment.h"
@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MAX_ACCOUNTS = 256, NAMED = 3 }; /* so many other sessions are named in a message */
@@ -55,7 +54,7 @@ static struct flock byte_of(unsigned account) {
 bool budget_share(void) {
     void *memory = mmap(NULL, MAX_ACCOUNTS * sizeof *accounts, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    locks = (int)syscall(SYS_memfd_create, "mlc-locks", 1U /* MFD_CLOEXEC */);
+    locks = memory_file("mlc-locks", MAX_ACCOUNTS);
     if (memory == MAP_FAILED || locks < 0) return false;
     budget_bytes(); /* the same for all */
     accounts = memory;

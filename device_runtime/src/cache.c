@@ -37,6 +37,8 @@ void cache_use(const char *path) {
     folder = -1;
 }
 
+int cache_folder(void) { return folder; }
+
 static void name_of(char name[NAME_BYTES], const char *kind, const uint8_t hash[HASH_BYTES]) {
     size_t at = (size_t)snprintf(name, NAME_BYTES, "%s-", kind);
     for (unsigned i = 0; i < HASH_BYTES; i++, at += 2)

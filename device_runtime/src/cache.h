@@ -18,6 +18,9 @@
  * lacks is said on stderr; then there is no cache. */
 void cache_use(const char *path);
 
+/* The directory's descriptor; -1: there is none. */
+int cache_folder(void);
+
 /* A descriptor of the whole blob, to read, and its size; -1 where it is not there. The caller
  * hashes it, and says what came of that. */
 int cache_open(const uint8_t hash[HASH_BYTES], size_t *size);

@@ -1,16 +1,18 @@
-#define _GNU_SOURCE /* syscall() */
+#define _GNU_SOURCE /* syscall(), fallocate() */
 #include "segment.h"
 
 #include "budget.h"
+#include "cache.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 /* As <linux/fcntl.h> and <linux/memfd.h> have them, which not every C library does. */
@@ -31,19 +33,90 @@ static size_t whole_pages(size_t size) {
     return size == 0 ? page : (size + page - 1) / page * page;
 }
 
-static bool no_memfd(Failure *failure) {
-    struct utsname system = {0};
+/* ---- Files of memory ---- */
+
+/* A file of `size` bytes without a name, whose room is there: else a write could fault. -1: no. */
+static int file_in(int folder, size_t size) {
+    enum { TRIES = 8 };
+    char name[32];
+    uint64_t own = mlc_nanoseconds();
+    for (int i = 0; i < TRIES; i++, own++) {
+        syscall(SYS_getrandom, &own, sizeof own, 0U); /* where there is none, the time */
+        snprintf(name, sizeof name, "mem-%016llx", (unsigned long long)own);
+        int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno == EEXIST) continue;
+        if (fd < 0) return -1;
+        unlinkat(folder, name, 0);
+        if (fallocate(fd, 0, 0, (off_t)size) == 0) return fd;
+        if (errno == EOPNOTSUPP && ftruncate(fd, (off_t)size) == 0) return fd;
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return -1;
+}
+
+/* Where the system has no memfd_create (Linux before 3.17), or forbids it. */
+static int file_somewhere(size_t size) {
+    static const char *const folders[] = {"/dev/shm", NULL, "/var/tmp", "/tmp"};
+    int fd = -1;
+    for (size_t i = 0; fd < 0 && i < sizeof folders / sizeof *folders; i++) {
+        int folder = folders[i] ? open(folders[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                                : cache_folder();
+        if (folder < 0) continue;
+        fd = file_in(folder, size);
+        int error = errno;
+        if (folders[i]) close(folder);
+        errno = error;
+    }
+    return fd;
+}
+
+int memory_file(const char *name, size_t size) {
+    int fd = (int)syscall(SYS_memfd_create, name, CLOSE_ON_EXEC | ALLOW_SEALING);
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EACCES))
+        return file_somewhere(size);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static bool no_file(const char *what, uint64_t size, Failure *failure) {
     int error = errno;
-    uname(&system);
-    if (error == ENOSYS)
-        return fail(failure, REFUSED,
-                    "the board's kernel (Linux %s) has no memfd_create; try: a kernel of version "
-                    "3.17 or later",
-                    system.release);
-    return fail(failure, MEMORY,
-                "no memory object left: %s; try: free tensors, modules and blobs that are not "
-                "needed, or raise the limit of open files",
-                strerror(error));
+    struct rlimit limit;
+    unsigned long long bytes = (unsigned long long)size;
+    switch (error) {
+    case EFBIG:
+        if (getrlimit(RLIMIT_FSIZE, &limit) != 0) limit.rlim_cur = 0;
+        return fail(failure, MEMORY,
+                    "%s of %llu bytes is larger than a file may be, %llu bytes; try: ulimit -f "
+                    "unlimited, in a start file of the board's shell",
+                    what, bytes, (unsigned long long)limit.rlim_cur);
+    case EMFILE:
+    case ENFILE:
+        return fail(failure, MEMORY,
+                    "no memory object left: %s; try: free tensors, modules and blobs that are not "
+                    "needed, or raise the limit of open files",
+                    strerror(error));
+    case ENOSYS:
+    case EPERM:
+    case EACCES:
+    case ENOENT:
+    case EROFS:
+        return fail(failure, MEMORY,
+                    "the board's system allows no memory objects (memfd_create), and no files in "
+                    "/dev/shm, the cache, /var/tmp or /tmp instead: %s; try: one of these folders "
+                    "to write to",
+                    strerror(error));
+    default:
+        return fail(failure, MEMORY, "%s of %llu bytes does not fit: %s; try: a smaller one", what,
+                    bytes, strerror(error));
+    }
 }
 
 /* The mapping is no business of a worker that is forked, and no writer that stands against a seal. */
@@ -57,15 +130,10 @@ bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *fai
     *segment = (Segment){.fd = -1};
     if (!budget_take(size, what, failure)) return false;
     size_t mapped = whole_pages((size_t)size);
-    int fd = (int)syscall(SYS_memfd_create, "mlc", CLOSE_ON_EXEC | ALLOW_SEALING);
-    void *data = MAP_FAILED;
-    if (fd < 0)
-        no_memfd(failure);
-    else if (ftruncate(fd, (off_t)mapped) == 0)
-        data = map_own(NULL, mapped, PROT_READ | PROT_WRITE, fd);
+    int fd = memory_file("mlc", mapped);
+    void *data = fd < 0 ? MAP_FAILED : map_own(NULL, mapped, PROT_READ | PROT_WRITE, fd);
     if (data == MAP_FAILED) {
-        fail(failure, MEMORY, "%s of %llu bytes does not fit: %s; try: a smaller one", what,
-             (unsigned long long)size, strerror(errno));
+        no_file(what, size, failure);
         if (fd >= 0) close(fd);
         budget_give(size);
         return false;

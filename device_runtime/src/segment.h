@@ -1,5 +1,6 @@
-/* Memory that more than one process maps: a memfd and this process' view of it. Segments outlive
- * the worker that uses them, which is why tensors and blobs live in them. */
+/* Memory that more than one process maps: a memfd, or a file without a name where the system has
+ * none, and this process' view of it. Segments outlive the worker that uses them, which is why
+ * tensors and blobs live in them. */
 #ifndef MLC_SEGMENT_H
 #define MLC_SEGMENT_H
 
@@ -13,6 +14,10 @@ typedef struct {
     uint8_t *data;
     size_t size;
 } Segment;
+
+/* A file of so many zeros, in memory if the system has such files; -1 and errno where none is to be
+ * had. */
+int memory_file(const char *name, size_t size);
 
 /* A zeroed segment of `size` bytes for `what` (named in messages), or false where the memory budget
  * has no room. */

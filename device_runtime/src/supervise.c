@@ -181,6 +181,11 @@ int supervise(int input, int output, Records *records) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    if (getrlimit(RLIMIT_FSIZE, &files) == 0) { /* of memory objects, too */
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_FSIZE, &files);
+    }
+    signal(SIGXFSZ, SIG_IGN); /* the call that met the limit says so */
     signal(SIGPIPE, SIG_IGN);
     fcntl(input, F_SETPIPE_SZ, PIPE_BYTES); /* fewer turns per chunk; no matter if it is no pipe */
     fcntl(output, F_SETPIPE_SZ, PIPE_BYTES);

@@ -147,3 +147,10 @@ class Counter:
             if call.total < 0:
                 raise CounterError(f"call {call.index} took less than nothing: {call.total}")
         return found
+
+
+def plugin_remedy() -> str:
+    """Where to get a QEMU that counts: an installed package has no scripts."""
+    if (Path(__file__).parents[2] / "scripts" / "build-qemu").exists():
+        return "scripts/build-qemu"
+    return "a QEMU that was built with --enable-plugins, as Debian 12's qemu-user"

@@ -4,6 +4,7 @@
     ├── Unreachable      no session came about: no such program, host, CPU, key or permission
     │   └── Mismatch     the board answered, but speaks another version of the wire
     ├── Lost             the session ended under the caller: the board's program or the link died
+    │   └── Silent       nothing came from the board for seconds, and nothing arrived there
     ├── Timeout          a deadline passed, on the board or here
     ├── Crashed          a kernel died of a signal; the session and its tensors live on
     ├── Refused          the board understood and said no: wrong machine, feature, argument, busy
@@ -67,6 +68,10 @@ class Mismatch(Unreachable):
 
 class Lost(RpcError):
     """The session ended while in use; its tensors and modules on the board are gone."""
+
+
+class Silent(Lost):
+    """The link is dead, or the board hangs or has no power."""
 
 
 class Timeout(RpcError):

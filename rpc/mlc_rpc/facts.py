@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlc_rpc.ssh_scripts import script
+from mlc_rpc.ssh_scripts import SHELL, Script, script
 from mlc_rpc.transport import LabgridUrl, LocalUrl, SshUrl, parse_url
 from mlc_rpc.verdict import BUSY, GOVERNOR, HOT, Finding
 
@@ -38,7 +38,7 @@ _FILES = (
 )
 _READ = (
     f"for f in {' '.join(_FILES)}; do\n"
-    '    [ -r "$f" ] && echo "mlc-file $f" && cat "$f" 2> /dev/null && echo\n'
+    '    [ -r "$f" ] && echo "@mlc@file $f" && cat "$f" 2> /dev/null && echo\n'
     "done\ntrue\n"
 )
 
@@ -87,8 +87,9 @@ def read_facts(url: str, timeout: float) -> Facts | None:
     """None for a board without a shell. Raises Unreachable."""
     match parse_url(url):
         case LocalUrl() if sys.platform == "linux":
-            done = subprocess.run(["sh", "-c", _READ], capture_output=True, timeout=timeout)
-            return parse_facts(_files(done.stdout.decode(errors="replace")))
+            read = script(_READ)
+            done = subprocess.run([SHELL], input=read.sent, capture_output=True, timeout=timeout)
+            return parse_facts(_files(read, done.stdout.decode(errors="replace")))
         case LabgridUrl() as board:
             from mlc_rpc.labgrid import lent
 
@@ -104,16 +105,16 @@ def _asked(board: SshUrl, timeout: float) -> Facts:
     from mlc_rpc.ssh import open_shell
     from mlc_rpc.ssh_config import resolve
 
-    shell = open_shell(resolve(board), timeout)
+    shell, read = open_shell(resolve(board), timeout), script(_READ)
     try:
-        return parse_facts(_files(shell.run(script(_READ), timeout).out))
+        return parse_facts(_files(read, shell.run(read, timeout).out))
     finally:
         shell.close()
 
 
-def _files(text: str) -> dict[str, str]:
+def _files(read: Script, text: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for part in text.split("mlc-file ")[1:]:
+    for part in text.split(f"{read.mark}file ")[1:]:
         path, _, text = part.partition("\n")
         found[path] = text.strip("\0\n ")
     return found

@@ -2,8 +2,9 @@
 
     [@revoked | @cert-authority] name,name,… kind key [comment]
 
-Lines of certificate authorities are not used, and unreadable lines are skipped, as the system's ssh
-does. The error for an unknown host mentions both.
+A name may be a pattern, or a hash. Lines of certificate authorities are not used here: only the
+system's ssh can. Unreadable lines are skipped, as it does. The error for an unknown host mentions
+both.
 """
 
 from __future__ import annotations
@@ -19,20 +20,41 @@ from pathlib import Path
 
 import paramiko
 
-FILES = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
+FILES = (
+    "~/.ssh/known_hosts",
+    "~/.ssh/known_hosts2",
+    "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/ssh_known_hosts2",
+)
 MOST_BYTES = 16 << 20
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 # What paramiko raises for a malformed key.
 NO_KEY = (paramiko.SSHException, binascii.Error, ValueError, IndexError, TypeError, EOFError)
 
 
+@dataclass(slots=True)
+class Keys:
+    """Names, as a line has them, and the key of each line."""
+
+    lines: list[tuple[str, paramiko.PKey]] = field(default_factory=list)
+
+    def lookup(self, name: str) -> dict[str, paramiko.PKey] | None:
+        """The keys of a host by kind, the first of each kind; None if none is known."""
+        found: dict[str, paramiko.PKey] = {}
+        for names, key in self.lines:
+            if key.get_name() not in found and _matches(names, name):
+                found[key.get_name()] = key
+        return found or None
+
+
 @dataclass(frozen=True)
 class KnownHosts:
-    """`revoked`: names, key and place of each revoked key. `unread`: places of unusable lines. A
-    place is file:line."""
+    """`revoked`: names, key and place of each revoked key. `authorities`: the names for which an
+    authority signs. `unread`: places of unusable lines. A place is file:line."""
 
-    keys: paramiko.HostKeys = field(default_factory=paramiko.HostKeys)
+    keys: Keys = field(default_factory=Keys)
     revoked: list[tuple[str, bytes, str]] = field(default_factory=list)
+    authorities: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
     def revocation(self, name: str, key: paramiko.PKey) -> str:
@@ -40,6 +62,10 @@ class KnownHosts:
         blob = key.asbytes()
         found = (at for names, of, at in self.revoked if of == blob and _matches(names, name))
         return next(found, "")
+
+    def has_authority(self, name: str) -> bool:
+        """Whether an authority may have signed the host's key."""
+        return any(_matches(names, name) for names in self.authorities)
 
     def hints(self) -> str:
         """The end of an advice: why a host may be unknown."""
@@ -53,18 +79,18 @@ class KnownHosts:
 def known_hosts(files: Sequence[str] = FILES) -> KnownHosts:
     """Reads the files. Of two keys of one type for a host, the first counts."""
     found = KnownHosts()
-    seen: set[tuple[str, str]] = set()
     for path in (Path(file).expanduser() for file in files):
         for number, line in enumerate(_lines(path), 1):
             fields = line.split()
             if fields and not fields[0].startswith("#"):
-                _take(found, fields, f"{path}:{number}", seen)
+                _take(found, fields, f"{path}:{number}")
     return found
 
 
-def _take(found: KnownHosts, fields: list[str], at: str, seen: set[tuple[str, str]]) -> None:
+def _take(found: KnownHosts, fields: list[str], at: str) -> None:
     marker = fields[0] if fields[0].startswith("@") else ""
     if marker == AUTHORITY:
+        found.authorities.append(fields[1] if len(fields) > 1 else "")
         found.unread.append(at)
         return
     try:
@@ -75,16 +101,11 @@ def _take(found: KnownHosts, fields: list[str], at: str, seen: set[tuple[str, st
             return
         if marker:
             raise ValueError(marker)
-        key = paramiko.PKey.from_type_string(kind, blob)
+        found.keys.lines.append((names, paramiko.PKey.from_type_string(kind, blob)))
     except paramiko.pkey.UnknownKeyType:  # only the system's ssh can use it
         return
     except NO_KEY:
         found.unread.append(at)
-        return
-    for name in names.split(","):
-        if name and (name, key.get_name()) not in seen:
-            seen.add((name, key.get_name()))
-            found.keys.add(name, key.get_name(), key)
 
 
 def _lines(path: Path) -> list[str]:
@@ -103,7 +124,7 @@ def _matches(names: str, name: str) -> bool:
     hit = False
     for pattern in names.split(","):
         negated = pattern.startswith("!")
-        if _is(pattern.removeprefix("!"), name):
+        if _is(pattern.removeprefix("!"), name.lower()):
             if negated:
                 return False
             hit = True
@@ -112,7 +133,7 @@ def _matches(names: str, name: str) -> bool:
 
 def _is(pattern: str, name: str) -> bool:
     if not pattern.startswith("|1|"):
-        return fnmatchcase(name, pattern.replace("[", "[[]"))
+        return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
     try:
         return bool(paramiko.HostKeys.hash_host(name, pattern) == pattern)
     except NO_KEY:

@@ -27,10 +27,13 @@ from mlc_rpc.errors import (
     ProtocolError,
     Refused,
     RpcError,
+    Silent,
     Timeout,
     Unreachable,
 )
 from mlc_rpc.kinds import ANYTHING, Data, Kind, Text, Wrong
+from mlc_rpc.pace import WINDOW, Pace
+from mlc_rpc.screen import Meter
 from mlc_rpc.source import INTEGER, NIL, Ended, Source, described
 from mlc_rpc.text import quoted
 from mlc_rpc.transport import Buffer, Transport
@@ -38,7 +41,6 @@ from mlc_rpc.wire import (
     ANSWERS,
     ERROR,
     MAX_BANNER,
-    MAX_CHUNK,
     MAX_METHOD,
     NONCE_BYTES,
     NOTHING,
@@ -50,11 +52,11 @@ from mlc_rpc.wire import (
     version_refusal,
 )
 
-WINDOW = 8  # chunks in flight
-CHUNK_SECONDS = 60.0  # per chunk: enough for slow links; the heartbeat finds dead ones
+CHUNK_SECONDS = 60.0  # per chunk, of about a second; the heartbeat finds dead links
 BEAT_SECONDS = 1.0  # a tick of the heartbeat
 PING_BEATS = 2  # ticks without traffic from the board, or to it, between pings
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
+MOST_PRINTED = 1 << 20  # bytes, by start files of the board's shell
 READ_BYTES = 1 << 16  # small enough that malloc need not ask the system each time
 ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
 REQUEST_HEAD = bytes((ROW_OF_4, REQUEST, 0xCE))  # the id follows, a uint32
@@ -71,14 +73,16 @@ class Pending:
     deadline: float  # of time.monotonic()
     prepared: bool = False
     sleeps: bool = False  # its caller waits and does not read
+    answered: float = 0.0  # when its answer came, of time.monotonic()
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of `stream`. `tail` is a last parameter of bytes, sent without a copy. `into`:
-    where to write an answer of that many bytes."""
+    """A request of `stream`, which moves `size` bytes. `tail` is a last parameter of bytes, sent
+    without a copy. `into`: where to write an answer of that many bytes."""
 
+    size: int
     params: Sequence[object]
     tail: Buffer | None = None
     into: memoryview | None = None
@@ -115,6 +119,7 @@ class Link:
         self.transport = transport
         self.board = transport.board
         self.sent_bytes = 0
+        self.pace = Pace(transport.network)
         self._pending: dict[int, Pending] = {}
         self._late: set[int] = set()  # requests whose deadline has passed
         self._next_id = 0
@@ -145,16 +150,40 @@ class Link:
         """The result of one request. `tail` is a last parameter of bytes, sent without a copy."""
         return self.wait(self.send(method, params, timeout, tail))
 
-    def stream(self, method: str, requests: Iterable[Request], timeout: float) -> Iterator[Any]:
-        """Results of many requests in order, with WINDOW of them in flight. `timeout` is for each
-        request."""
-        window: deque[Pending] = deque()
+    def chunks(self, size: int) -> Iterator[tuple[int, int]]:
+        """(offset, size) of the chunks of `size` bytes, each as large as the link is fast now."""
+        at = 0
+        while at < size:
+            step = min(self.pace.chunk, size - at)
+            yield at, step
+            at += step
+
+    def stream(
+        self, method: str, requests: Iterable[Request], timeout: float, total: int
+    ) -> Iterator[Any]:
+        """Results of many requests in order, with several of them in flight. `timeout` is for each
+        request, `total` the bytes that all of them move."""
+        window: deque[tuple[Pending, int, int, float]] = deque()  # size, in flight, when sent
+        flying, meter = 0, Meter(total)
+
+        def first() -> Any:
+            nonlocal flying
+            pending, size, with_it, sent = window.popleft()
+            result = self.wait(pending)
+            flying -= size
+            self.pace.answered(size, with_it, pending.answered - sent)
+            meter.moved(size)
+            return result
+
         for request in requests:
-            window.append(self.send(method, request.params, timeout, request.tail, request.into))
-            if len(window) == WINDOW:
-                yield self.wait(window.popleft())
+            while window and (len(window) == WINDOW or flying + request.size > self.pace.limit):
+                yield first()
+            flying += request.size
+            sent = time.monotonic()
+            pending = self.send(method, request.params, timeout, request.tail, request.into)
+            window.append((pending, request.size, flying, sent))
         while window:
-            yield self.wait(window.popleft())
+            yield first()
 
     def send(
         self,
@@ -347,17 +376,19 @@ class Link:
         return size
 
     def _beat(self) -> None:
-        """The heartbeat's thread. Bytes that arrive, or leave however slowly, are signs of life.
+        """The heartbeat's thread. Bytes that arrive at either end, however slowly, are signs of
+        life.
 
         The board, too, ends a session without signs of life. So this thread also pings when the
         client has sent nothing, even while data arrives.
         """
-        silent, seen = 0, (0, 0)
+        silent, received, arrived = 0, 0, 0
         mute, sent = 0, 0
         while not self._over.wait(BEAT_SECONDS):
-            writing = self._writing.locked()
-            signs = (self._received, self.transport.moved if writing else seen[1])
-            silent, seen = (silent + 1 if signs == seen else 0), signs
+            there = max(self._arrived(arrived), arrived)
+            signs = (self._received, there)
+            silent = silent + 1 if signs == (received, arrived) else 0
+            received, arrived = signs
             mute, sent = (mute + 1 if self.sent_bytes == sent else 0), self.sent_bytes
             if silent >= DEAD_BEATS:
                 self._end(self._dead)
@@ -365,6 +396,13 @@ class Link:
                 return
             if any(ticks and ticks % PING_BEATS == 0 for ticks in (silent, mute)):
                 self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
+
+    def _arrived(self, before: int) -> int:
+        """How many bytes have arrived at the board, or in the queue of who does not tell."""
+        moved, unsent = self.transport.moved, self.transport.unsent()  # in this order: never more
+        if unsent is not None:
+            return moved - unsent
+        return moved if self._writing.locked() else before
 
     def _ask_for_life(self, timeout: float) -> None:
         """Sends a ping that nobody waits for; none while another request is being written."""
@@ -388,8 +426,9 @@ class Link:
             self._writing.release()
 
     def _dead(self, method: str) -> RpcError:
-        return Lost(
-            f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s",
+        rate = f"; before, {self.pace.rate / 1000:.0f} kB/s came through" if self.pace.rate else ""
+        return Silent(
+            f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s{rate}",
             board=self.board,
             method=method,
             attempt="look after its power and network, then connect again; what was on the board "
@@ -399,8 +438,13 @@ class Link:
     def _skip_banner(self) -> bytes:
         """Reads up to the preamble; returns the bytes read after it. Raises Unreachable when none
         comes."""
-        seen = b""
-        while PREAMBLE not in seen:
+        seen = self._read_to(self.transport.mark, b"", MOST_PRINTED)
+        return self._read_to(PREAMBLE, seen, MAX_BANNER)
+
+    def _read_to(self, mark: bytes, seen: bytes, most: int) -> bytes:
+        """Reads up to a mark, before which there are at most so many bytes; returns the bytes read
+        after it. Raises Unreachable."""
+        while mark not in seen:
             try:
                 data = self.transport.read(READ_BYTES)
             except OSError:
@@ -408,11 +452,11 @@ class Link:
             if not data:
                 raise self._unstarted("the board's program did not start", seen)
             seen += data
-            if len(seen) > MAX_BANNER + len(PREAMBLE) and PREAMBLE not in seen:
+            if len(seen) > most + len(mark) and mark not in seen:
                 raise self._unstarted(
-                    f"{MAX_BANNER} bytes came from the board, and no sign of our program", seen
+                    f"{most} bytes came from the board, and no sign of our program", seen
                 )
-        return seen.split(PREAMBLE, 1)[1]
+        return seen.split(mark, 1)[1] if mark else seen
 
     def _take_message(self, source: Source) -> bool:
         """Takes one message. Returns whether nobody reads from now on. Raises Ended, Wrong,
@@ -459,6 +503,7 @@ class Link:
             )
             if left:
                 self._reads = Reads.NOBODY
+        pending.answered = time.monotonic()
         pending.answer.put((error, result))
         return left
 
@@ -535,11 +580,6 @@ def _error(source: Source, family: str, value: Any) -> list[Any]:
         return ERROR.take(source, family, value)
     except Wrong as wrong:
         raise wrong.within("error") from None
-
-
-def chunks(size: int) -> Iterator[tuple[int, int]]:
-    """(offset, size) of the chunks of `size` bytes."""
-    return ((at, min(MAX_CHUNK, size - at)) for at in range(0, size, MAX_CHUNK))
 
 
 def _packed(method: str, params: Sequence[object], tail: Buffer | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import tempfile
@@ -43,4 +44,6 @@ def open_local(runtime: Runtime) -> Transport:
     """Raises Unreachable."""
     machine = local_machine()
     folder = tempfile.TemporaryDirectory(prefix="mlc-local-")
-    return ProcessTransport("local://", [runtime_file(runtime, machine, folder.name)], folder)
+    transport = ProcessTransport("local://", [runtime_file(runtime, machine, folder.name)], folder)
+    transport.as_root = os.geteuid() == 0
+    return transport

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from mlc_rpc.counters import Counter
+from mlc_rpc.counters import Counter, plugin_remedy
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.own import why_foreign
 from mlc_rpc.process import ProcessTransport, runtime_file
@@ -127,7 +127,7 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
         return ""
     lines = [line for line in (tried.stderr or tried.stdout).splitlines() if line.strip()]
     why = lines[0] if lines else "it did not say why"
-    return f"this QEMU takes no such plugin ({why}); try: scripts/build-qemu"
+    return f"this QEMU takes no such plugin ({why}); try: {plugin_remedy()}"
 
 
 def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:

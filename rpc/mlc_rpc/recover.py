@@ -8,9 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mlc_rpc.errors import Lost
+from mlc_rpc.errors import Lost, Silent
 from mlc_rpc.session import RETURN_SECONDS, Session
 
+WEAK = (
+    "a stronger power supply and more cooling, if it is the load that brings it down; else look "
+    "after its network"
+)
+CUT_OFF = (
+    "look after its network, or after its power if it was switched off; what has arrived there is "
+    "not sent again"
+)
 TIMES = 3  # a board that is lost each time is not lost by chance
 
 T = TypeVar("T")
@@ -46,6 +54,7 @@ def persist(
     raises.
     """
     interruptions: list[Interruption] = []
+    rebooted: bool | None = None
     while True:
         try:
             return work(), tuple(interruptions)
@@ -57,8 +66,7 @@ def persist(
                     f"lost {times} times in the same work; the last time: {error.what}",
                     board=error.board,
                     method=error.method,
-                    attempt="a stronger power supply and more cooling, if it is the load that "
-                    "brings it down; else look after its network",
+                    attempt=CUT_OFF if isinstance(error, Silent) and not rebooted else WEAK,
                 ) from error
             began, boot = time.monotonic(), session.device.boot
             with waiting():

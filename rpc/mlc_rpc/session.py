@@ -16,7 +16,7 @@ from mlc_rpc.closing import Closing
 from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, Refused, RpcError, Unreachable
-from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request
 from mlc_rpc.module import RemoteModule
 from mlc_rpc.tensor import Handles, RemoteTensor, dtype_name
 from mlc_rpc.transport import Transport
@@ -133,7 +133,6 @@ class Session(Closing):
         self.link = Link(transport, timeout)
         self.board = transport.board
         self.emulated = transport.emulated
-        self.warnings = transport.warnings
         self.why_not_counting = transport.why_not_counting
         self._tensors = Handles(self.link, "tensor")
         self._modules = Handles(self.link, "module")
@@ -142,6 +141,7 @@ class Session(Closing):
         except BaseException:
             self.link.close()
             raise
+        self.warnings = (*transport.warnings, *_lacks(transport, self.device))
 
     def reconnect(self, patience: float = RETURN_SECONDS) -> None:
         """Starts the program on the same board again after the session was lost, as soon as the
@@ -270,10 +270,10 @@ class Session(Closing):
             raise Refused(
                 f"blob {name.hex()[:12]} is not on the board", board=self.board, method="blob.get"
             )
-        requests = (Request((name, at, step)) for at, step in chunks(size))
+        requests = (Request(step, (name, at, step)) for at, step in self.link.chunks(size))
         # Grows as parts arrive: the board claims the size, so it is not allocated up front.
         data = bytearray()
-        for part in self.link.stream("blob.get", requests, CHUNK_SECONDS):
+        for part in self.link.stream("blob.get", requests, CHUNK_SECONDS, size):
             data += part
         if blake2b(data, digest_size=HASH_BYTES).digest() != name:
             raise self.link.broken("what came is not the blob's content", "blob.get")
@@ -297,10 +297,11 @@ class Session(Closing):
         if start or not total:  # an empty piece makes the board read its cache
             self.link.call("blob.put", name, total, start, timeout=READ_SECONDS, tail=b"")
         requests = (
-            Request((name, total, start + at), view[start + at : start + at + step])
-            for at, step in chunks(total - start)
+            Request(step, (name, total, start + at), view[start + at : start + at + step])
+            for at, step in self.link.chunks(total - start)
         )
-        for number, _ in enumerate(self.link.stream("blob.put", requests, CHUNK_SECONDS)):
+        answers = self.link.stream("blob.put", requests, CHUNK_SECONDS, total - start)
+        for number, _ in enumerate(answers):
             if number % RELEASED_CHUNKS == 0:
                 _release(view)
         _release(view)
@@ -339,7 +340,9 @@ class Session(Closing):
         )  # fmt: skip
 
     def _describe(self) -> Device:
+        began = time.monotonic()
         told = self.call("describe")
+        self.link.pace.returned(time.monotonic() - began)
         told["features"] = frozenset(told["features"])
         told["cpus"] = tuple(Cpu(**cpu) for cpu in told["cpus"])
         for name in ("slow_cores", "allowed_cores"):
@@ -347,6 +350,17 @@ class Session(Closing):
         if told["box"] is not None:
             told["box"] = tuple(told["box"])
         return Device(**{each.name: told[each.name] for each in fields(Device)})
+
+
+def _lacks(transport: Transport, device: Device) -> list[str]:
+    """What is to be said of a box without a user of its own, where root started the program."""
+    if not transport.as_root or device.box is None or "user" in device.box:
+        return []
+    parts = ", ".join(device.box) or "nothing"
+    return [
+        f"kernels run as root on {transport.board}, which may not become another user there "
+        f"(a container without CAP_SETUID?); what still holds them: {parts}"
+    ]
 
 
 def _name_of(view: memoryview) -> bytes:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.ssh_child import ChildShell
-from mlc_rpc.ssh_client import NoCommonAlgorithm, connect_client
+from mlc_rpc.ssh_client import OnlySsh, connect_client
 from mlc_rpc.ssh_config import Host, resolve
 from mlc_rpc.ssh_scripts import CHECK, CLEAN, PLACES, PROBE, START, STORE, script
-from mlc_rpc.ssh_shell import Shell
+from mlc_rpc.ssh_shell import Said, Shell
 from mlc_rpc.text import quoted
 from mlc_rpc.transport import Runtime, SshUrl, Transport
 
@@ -33,7 +33,9 @@ def open_ssh(url: SshUrl, runtime: Runtime, timeout: float) -> Transport:
         program = runtime(_machine(shell, timeout))
         content = program.read_bytes() if isinstance(program, Path) else program
         place = _send(shell, content, timeout)
-        return shell.start(script(START, content, place))
+        transport = shell.start(script(START, content, place), timeout)
+        transport.as_root = shell.host.user == "root"
+        return transport
     except BaseException:
         shell.close()
         raise
@@ -44,11 +46,11 @@ def open_shell(host: Host, timeout: float) -> Shell:
 
     Raises Unreachable.
     """
-    if host.proxy_command:
+    if host.only_ssh:
         return ChildShell(host, timeout)
     try:
         return connect_client(host, timeout)
-    except NoCommonAlgorithm as error:
+    except OnlySsh as error:
         try:
             return ChildShell(host, timeout)
         except Unreachable as other:
@@ -68,27 +70,25 @@ class Cleaned:
 def clean_ssh(url: SshUrl, timeout: float) -> list[Cleaned]:
     """Removes everything that this user left on the board. Raises Unreachable."""
     shell = open_shell(resolve(url), timeout)
+    clean = script(CLEAN)
     try:
-        answer = shell.run(script(CLEAN), timeout)
+        answer = shell.run(clean, timeout)
     finally:
         shell.close()
-    if "mlc-done" not in answer.out:
+    if not clean.found("done", answer.out):
         raise shell.host.unreachable(f"its cache cannot be removed: {quoted(answer.complaint)}")
-    found = re.findall(r"^mlc-clean ([0-9]{1,15}) (.+)$", answer.out, re.MULTILINE)
-    return [Cleaned(path, int(kilobytes) * 1024) for kilobytes, path in found]
+    found = clean.found(r"clean ([0-9]{1,15}) (.+)", answer.out)
+    return [Cleaned(removed[2], int(removed[1]) * 1024) for removed in found]
 
 
 def _machine(shell: Shell, timeout: float) -> str:
     """The machine of the board's user space: a 32-bit system on a 64-bit kernel is "arm"."""
-    host = shell.host
-    answer = shell.run(script(PROBE), timeout)
-    found = re.search(r"mlc-board (\S{1,64}) (\S{1,64})((?: [0-9]{1,3})*)", answer.out)
-    if not found:
-        words = quoted((answer.complaint or answer.out)[-300:])
-        raise host.unreachable(
-            f"its shell does not run a command (status {answer.status}): {words}",
-            f"ssh -p {host.port} {host.user}@{host.name} uname -m",
-        )
+    host, probe = shell.host, script(PROBE)
+    answer = shell.run(probe, timeout)
+    answers = probe.found(r"board (\S{1,64}) (\S{1,64})((?: [0-9]{1,3})*)", answer.out)
+    if not answers:
+        raise _no_shell(host, answer)
+    found = answers[0]
     system, kernel, octets = found[1], found[2], [int(n) for n in found[3].split()]
     machine = _KERNEL_MACHINES.get(kernel, kernel)
     if octets[:4] == [0x7F, *b"ELF"] and len(octets) == 20:
@@ -103,19 +103,34 @@ def _machine(shell: Shell, timeout: float) -> str:
     return machine
 
 
+def _no_shell(host: Host, answer: Said) -> Unreachable:
+    said = "\n".join(filter(None, (answer.out[-300:].strip(), answer.complaint[-300:])))
+    attempt = f"a login shell that runs what it is given: echo uname -m | {host.command} sh"
+    if not said and answer.status == 0:
+        return host.unreachable(
+            f"its shell ran no command and said nothing: a start file of user {host.user} reads "
+            "its stdin, or ends",
+            "in that file (.bashrc, .profile, .cshrc), an end before it reads or asks, where the "
+            "shell is not interactive: [ -t 0 ] || return",
+        )
+    return host.unreachable(
+        f"its shell does not run a command (status {answer.status}): {quoted(said)}", attempt
+    )
+
+
 def _send(shell: Shell, content: bytes, timeout: float) -> int:
     """Stores the program in the board's cache; returns the index of its place (ssh_scripts)."""
-    answer = shell.run(script(CHECK, content), timeout)
-    there = re.search(r"mlc-there (\d)", answer.out)
-    complaints = [answer.complaint] if "mlc-absent" not in answer.out else []
+    check = script(CHECK, content)
+    answer = shell.run(check, timeout)
+    if there := check.found(r"there (\d)", answer.out):
+        return int(there[0][1])
+    complaints = [] if check.found("absent", answer.out) else [answer.complaint]
     for place in range(PLACES):
-        if there:
-            return int(there[1])
-        answer = shell.run(script(STORE, content, place), timeout, content)
-        there = re.search(r"mlc-there (\d)", answer.out)
+        store = script(STORE, content, place)
+        answer = shell.run(store, timeout, content)
+        if there := store.found(r"there (\d)", answer.out):
+            return int(there[0][1])
         complaints.append(answer.complaint)
-    if there:
-        return int(there[1])
     raise shell.host.unreachable(
         "the program can be stored nowhere there:\n       "
         + "\n       ".join(line for text in complaints for line in text.splitlines()),

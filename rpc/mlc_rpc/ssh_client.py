@@ -1,208 +1,98 @@
-"""An ssh connection by paramiko: jump hosts, host keys, logging in."""
+"""Connecting by paramiko: sockets, jump hosts, host keys."""
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import logging
 import os
 import socket
-import sys
-import threading
-import time
+import subprocess
+from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
+from mlc_rpc import screen
 from mlc_rpc.errors import Unreachable
-from mlc_rpc.known_hosts import KnownHosts, known_hosts
-from mlc_rpc.ssh_config import Host
-from mlc_rpc.ssh_shell import MOST_SAID, Said, Shell
-from mlc_rpc.transport import Buffer, Tail, Transport, join_words
+from mlc_rpc.known_hosts import NO_KEY, KnownHosts, known_hosts
+from mlc_rpc.ssh_channel import ClientShell
+from mlc_rpc.ssh_config import Host, ssh_command
+from mlc_rpc.ssh_login import EVERYTHING, NotLetIn, Offer, TooManyKeys, log_in
 
 KEEPALIVE_SECONDS = 5
-GRACE_SECONDS = 2.0
-PACKET_BYTES = 1 << 15  # what paramiko sends at a time
-NO_KEYS = "No authentication methods available"  # paramiko's message; it has no class for this
-QUESTIONS = 3  # how often a password is asked for
-
-# paramiko's thread logs a traceback for a broken connection, besides raising an exception.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
+SCAN_SECONDS = 10.0  # of ssh-keyscan
 
 Link = Any  # a socket or a paramiko.Channel; both are used alike
 
 
-class NoCommonAlgorithm(Unreachable):
-    """The board's ssh server is too old, or too new, for paramiko."""
-
-
-class ClientShell(Shell):
-    """Commands on channels of one connection. `clients`: the jump hosts', then the board's."""
-
-    def __init__(self, host: Host, clients: Sequence[paramiko.SSHClient]) -> None:
-        self.host = host
-        self._clients = clients
-
-    def run(self, command: str, timeout: float, sent: bytes = b"") -> Said:
-        try:
-            stdin, stdout, stderr = self._clients[-1].exec_command(command, timeout=timeout)
-            with contextlib.suppress(OSError):  # it may fail before it reads; its output says why
-                stdin.write(sent)
-                stdin.flush()
-                stdin.channel.shutdown_write()
-            try:
-                out = stdout.read(MOST_SAID).decode(errors="replace")
-                complaint = stderr.read(MOST_SAID).decode(errors="replace").strip()
-            except TimeoutError:
-                return Said(-1, "", f"no answer in {timeout:g} s")
-            if len(out) == MOST_SAID:  # and nobody reads the rest
-                stdout.channel.close()
-                return Said(-1, out, complaint)
-            return Said(stdout.channel.recv_exit_status(), out, complaint)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise self._broken(error) from error
-
-    def start(self, command: str) -> Transport:
-        transport = self._clients[-1].get_transport()
-        try:
-            assert transport
-            channel = transport.open_session()
-            channel.exec_command(command)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise self._broken(error) from error
-        return ClientTransport(self, channel)
-
-    def close(self) -> None:
-        for client in reversed(self._clients):
-            client.close()
-
-    def _broken(self, error: Exception) -> Unreachable:
-        return self.host.unreachable(f"the connection broke: {error or type(error).__name__}")
-
-
-class ClientTransport(Transport):
-    """The program on the board behind a channel. `close` also closes `shell`."""
-
-    def __init__(self, shell: ClientShell, channel: paramiko.Channel) -> None:
-        self.board = shell.host.board
-        self._shell = shell
-        self._tail = Tail()
-        self._channel = channel
-        self._listener = threading.Thread(
-            target=self._listen, name=f"{self.board} stderr", daemon=True
-        )
-        self._listener.start()
-
-    def read(self, limit: int) -> bytes:
-        while True:
-            # The channel has one timeout for both directions, and writing sets it.
-            with contextlib.suppress(TimeoutError):
-                return bytes(self._channel.recv(limit))
-
-    def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        for piece in pieces:
-            left = memoryview(piece)
-            while left:
-                self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-                sent = self._channel.send(bytes(left[:PACKET_BYTES]))
-                self.moved += sent
-                left = left[sent:]
-
-    def close(self) -> None:
-        # The end of its input ends the program; closing the channel ends the reader. Both fail if
-        # the link is down.
-        for end in (self._channel.shutdown_write, self._channel.close):
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-                end()
-        self._shell.close()
-
-    def last_words(self) -> str:
-        ending = ""
-        if self._channel.status_event.wait(GRACE_SECONDS):
-            status = self._channel.recv_exit_status()
-            ending = f"exit status {status}" if status >= 0 else "killed by a signal, or cut off"
-        self._listener.join(GRACE_SECONDS)
-        return join_words(ending or "the connection broke", self._tail.text())
-
-    def _listen(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                data = self._channel.recv_stderr(4096)
-                if not data:
-                    return
-                self._tail.feed(data)
-
-
-# -------------------------------------------------------------------------------- connecting
+class OnlySsh(Unreachable):
+    """Only the system's ssh may reach the board: its server is too old or too new for paramiko, or
+    an authority has signed its key."""
 
 
 def connect_client(host: Host, timeout: float) -> ClientShell:
-    """Raises Unreachable; NoCommonAlgorithm if another client may succeed."""
-    clients: list[paramiko.SSHClient] = []
+    """Raises Unreachable; OnlySsh if the system's ssh may succeed."""
+    offer: Offer | None = EVERYTHING
+    while True:
+        assert offer
+        try:
+            return _connected(host, timeout, offer)
+        except _TooMany as error:
+            # The server hung up before it was asked for anything else. Once more, with fewer keys.
+            if (offer := offer.fewer) is None:
+                raise error.refusal from error
+
+
+class _TooMany(Exception):
+    def __init__(self, refusal: Unreachable) -> None:
+        self.refusal = refusal
+
+
+def _connected(host: Host, timeout: float, offer: Offer) -> ClientShell:
+    transports: list[paramiko.Transport] = []
     try:
         for hop in (*host.jumps, host):
-            clients.append(_connect(hop, _link(hop, clients, timeout), timeout))
+            transports.append(_connect(hop, _link(hop, transports, timeout), timeout, offer))
     except BaseException:
-        ClientShell(host, clients).close()
+        ClientShell(host, transports).close()
         raise
-    return ClientShell(host, clients)
+    return ClientShell(host, transports)
 
 
-def server_key(host: Host, timeout: float) -> paramiko.PKey:
-    """The host key that the board shows, not yet trusted. Raises Unreachable."""
-    clients: list[paramiko.SSHClient] = []
+def _connect(host: Host, link: Link, timeout: float, offer: Offer) -> paramiko.Transport:
+    """A connection that is verified, logged in, and kept alive."""
     transport = None
     try:
-        for hop in host.jumps:
-            clients.append(_connect(hop, _link(hop, clients, timeout), timeout))
-        transport = paramiko.Transport(_link(host, clients, timeout))
-        transport.start_client(timeout=timeout)
-        return transport.get_remote_server_key()
-    except (paramiko.SSHException, EOFError) as error:
-        raise _failed(host, error) from error
-    finally:
+        transport = paramiko.Transport(link)
+        transport.banner_timeout = transport.auth_timeout = timeout
+        known = known_hosts(host.known_files)
+        _prefer(transport, known.keys.lookup(host.known_as) or known.keys.lookup(host.name) or {})
+        try:
+            transport.start_client(timeout=timeout)
+            secrets = _verify(host, transport.get_remote_server_key(), known)
+            log_in(transport, host, offer, secrets)
+        except TooManyKeys as error:
+            raise _TooMany(_not_let_in(host, error)) from error
+        except NotLetIn as error:
+            raise _not_let_in(host, error) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise _failed(host, error) from error
+        transport.set_keepalive(KEEPALIVE_SECONDS)
+        return transport
+    except BaseException:
         if transport:
             transport.close()
-        ClientShell(host, clients).close()
+        link.close()
+        raise
 
 
-def is_trusted(host: Host, key: paramiko.PKey) -> bool:
-    """Whether known_hosts has this key of the board. Raises Unreachable if it has another one."""
-    known_to_user = known_hosts()
-    if at := known_to_user.revocation(host.known_as, key):
-        raise _revoked(host, key, at)
-    known = known_to_user.keys.lookup(host.known_as)
-    if known is None or key.get_name() not in known:
-        return False
-    if known[key.get_name()] == key:
-        return True
-    raise _changed(host, key, known[key.get_name()])
-
-
-def trust(host: Host, key: paramiko.PKey) -> Path:
-    """Adds the key to the user's known_hosts; returns that file."""
-    path = Path("~/.ssh/known_hosts").expanduser()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(handle, "rb+") as file:
-        old = file.read()
-        start = "\n" if old and not old.endswith(b"\n") else ""
-        line = f"{start}{host.known_as} {key.get_name()} {key.get_base64()}\n"
-        file.write(line.encode())
-    return path
-
-
-def _link(host: Host, clients: Sequence[paramiko.SSHClient], timeout: float) -> Link:
+def _link(host: Host, transports: Sequence[paramiko.Transport], timeout: float) -> Link:
     """A stream to the host: a socket, or a channel of the last jump host."""
-    if not clients:
+    if not transports:
         return _socket(host, timeout)
-    transport = clients[-1].get_transport()
-    assert transport
     try:
-        return transport.open_channel(
+        return transports[-1].open_channel(
             "direct-tcpip", (host.name, host.port), ("127.0.0.1", 0), timeout=timeout
         )
     except (paramiko.SSHException, EOFError) as error:
@@ -214,35 +104,167 @@ def _link(host: Host, clients: Sequence[paramiko.SSHClient], timeout: float) -> 
 
 
 def _socket(host: Host, timeout: float) -> socket.socket:
+    refusal: OSError | None = None
     try:
         # A socket of our own: paramiko leaves Nagle's algorithm on, which costs 40 ms per request.
-        link = socket.create_connection((host.name, host.port), timeout)
-    except OSError as error:
-        reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror
+        places = socket.getaddrinfo(host.name, host.port, host.family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise host.unreachable(
             f"cannot connect to {host.name} port {host.port}: {reason}",
-            f"ping {host.name}; is the board on, on this network, and running an ssh server?",
+            "its address in place of its name, or the name that this prints: "
+            f"ssh -G {host.alias} | grep ^hostname",
         ) from error
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return link
+    for family, kind, protocol, _, address in places:
+        link = socket.socket(family, kind, protocol)
+        link.settimeout(timeout)
+        try:
+            link.connect(address)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return link
+        except OSError as error:
+            refusal = error
+            link.close()
+    assert refusal
+    raise _no_socket(host, refusal) from refusal
 
 
-class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # it has no types
-    def __init__(self, host: Host, known: KnownHosts) -> None:
-        self.host, self.known = host, known
-
-    def missing_host_key(
-        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
-    ) -> None:
-        if at := self.known.revocation(self.host.known_as, key):
-            raise _revoked(self.host, key, at)
-        kind = key.get_name().removeprefix("ssh-").split("-")[0]
-        raise self.host.unreachable(
-            f"its host key is not known: {key.get_name()} {key.fingerprint}",
-            f"mlc-deploy board enroll {self.host.alias} {self.host.board}, and compare the "
-            "fingerprint with\n       what the board itself says: "
-            f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub{self.known.hints()}",
+def _no_socket(host: Host, error: OSError) -> Unreachable:
+    reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror
+    attempt = f"ping {host.name}; is the board on, on this network, and running an ssh server?"
+    if isinstance(error, ConnectionRefusedError):
+        attempt = (
+            f"start its ssh server (systemctl enable --now ssh), or the port it listens on: "
+            f"ssh://{host.user}@{host.name}:PORT"
         )
+    return host.unreachable(f"cannot connect to {host.name} port {host.port}: {reason}", attempt)
+
+
+# -------------------------------------------------------------------------------- host keys
+
+
+def is_trusted(host: Host, key: paramiko.PKey, known: KnownHosts | None = None) -> bool:
+    """Whether known_hosts has this key of the board. Raises Unreachable if it has another one."""
+    known = known or known_hosts(host.known_files)
+    if at := known.revocation(host.known_as, key):
+        raise _revoked(host, key, at)
+    kind = key.get_name()
+    if (keys := known.keys.lookup(host.known_as)) and kind in keys:
+        if keys[kind] == key:
+            return True
+        raise _changed(host, key, keys[kind])
+    # As ssh: a key that is known for its usual port is its key on another one, too.
+    usual = known.keys.lookup(host.name) if not host.key_alias else None
+    return bool(usual and usual.get(kind) == key)
+
+
+def trust(host: Host, key: paramiko.PKey) -> Path:
+    """Adds the key to the user's known_hosts; returns that file."""
+    path = Path(host.known_files[0] if host.known_files else "~/.ssh/known_hosts").expanduser()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "rb+") as file:
+        old = file.read() if path.is_file() else b""
+        start = "\n" if old and not old.endswith(b"\n") else ""
+        line = f"{start}{host.known_as} {key.get_name()} {key.get_base64()}\n"
+        file.write(line.encode())
+    return path
+
+
+def server_key(host: Host, timeout: float) -> paramiko.PKey:
+    """The host key that the board shows, not yet trusted. Raises Unreachable."""
+    transports: list[paramiko.Transport] = []
+    transport = None
+    try:
+        for hop in host.jumps:
+            link = _link(hop, transports, timeout)
+            transports.append(_connect(hop, link, timeout, EVERYTHING))
+        transport = paramiko.Transport(_link(host, transports, timeout))
+        transport.start_client(timeout=timeout)
+        return transport.get_remote_server_key()
+    except _TooMany as error:
+        raise error.refusal from error
+    except (paramiko.SSHException, EOFError) as error:
+        refusal = _failed(host, error)
+        if isinstance(refusal, OnlySsh) and not host.jumps and (key := _scanned(host)):
+            return key
+        raise refusal from error
+    finally:
+        if transport:
+            transport.close()
+        ClientShell(host, transports).close()
+
+
+def _scanned(host: Host) -> paramiko.PKey | None:
+    """The host key by ssh-keyscan, which has key exchanges that paramiko lacks."""
+    if not (program := ssh_command()):
+        return None
+    scan = Path(program[0]).with_name("ssh-keyscan")
+    command = [str(scan), "-T", "5", "-p", str(host.port), "--", host.name]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=SCAN_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    keys: dict[str, paramiko.PKey] = {}
+    for line in done.stdout.decode(errors="replace").splitlines():
+        with suppress(paramiko.pkey.UnknownKeyType, *NO_KEY):
+            _, kind, text = line.split()
+            keys[kind] = paramiko.PKey.from_type_string(kind, b64decode(text, validate=True))
+    return keys.get("ssh-ed25519") or next(iter(keys.values()), None)
+
+
+def _prefer(transport: paramiko.Transport, keys: dict[str, paramiko.PKey]) -> None:
+    """Asks the server for a key of a kind that is known."""
+    options = transport.get_security_options()
+
+    def known(kind: str) -> bool:
+        return ("ssh-rsa" if kind.startswith("rsa-sha2") else kind) in keys
+
+    options.key_types = sorted(options.key_types, key=lambda kind: not known(kind))
+
+
+def _verify(host: Host, key: paramiko.PKey, known: KnownHosts) -> bool:
+    """Returns whether a password may go to this host. Raises Unreachable, OnlySsh."""
+    try:
+        if is_trusted(host, key, known):
+            return True
+    except Unreachable:
+        if host.strict != "no" or known.revocation(host.known_as, key):
+            raise
+        return False
+    if known.has_authority(host.known_as) or known.has_authority(host.name):
+        raise OnlySsh(
+            f"its host key is known to an authority at best: {key.fingerprint}", board=host.board
+        )
+    if host.strict not in ("no", "accept-new") and not _agreed(host, key):
+        raise _unknown(host, key, known)
+    with suppress(OSError):
+        trust(host, key)
+    return True
+
+
+def _agreed(host: Host, key: paramiko.PKey) -> bool:
+    """Whether a person says that the key is the board's."""
+    if host.strict != "ask" or host.quiet or not screen.can_ask():
+        return False
+    question = (
+        f"host key of {host.board}, not seen before: {key.get_name()} {key.fingerprint}; "
+        "is it the board's own? [y/N]"
+    )
+    try:
+        return screen.ask(question, echo=True).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _unknown(host: Host, key: paramiko.PKey, known: KnownHosts) -> Unreachable:
+    kind = key.get_name().removeprefix("ssh-").split("-")[0]
+    return host.unreachable(
+        f"its host key is not known: {key.get_name()} {key.fingerprint}",
+        f"mlc-deploy board enroll {host.alias} {host.board}, and compare the "
+        "fingerprint with\n       what the board itself says: "
+        f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub{known.hints()}",
+    )
 
 
 def _changed(host: Host, key: paramiko.PKey, expected: paramiko.PKey) -> Unreachable:
@@ -261,81 +283,24 @@ def _revoked(host: Host, key: paramiko.PKey, at: str) -> Unreachable:
     )
 
 
+# -------------------------------------------------------------------------------- refusals
+
+
+def _not_let_in(host: Host, error: NotLetIn) -> Unreachable:
+    return host.unreachable(
+        f"user {host.user} was not let in: {error}",
+        error.attempt
+        or f"ssh-copy-id -p {host.port} {host.user}@{host.name}, and ssh-add for a key that "
+        "has a passphrase",
+    )
+
+
 def _failed(host: Host, error: Exception) -> Unreachable:
-    what = f"ssh failed: {error or type(error).__name__}"
-    return host.unreachable(what, f"ssh -v -p {host.port} {host.user}@{host.name}, which says more")
-
-
-def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
-    """A client that is verified, logged in, and kept alive."""
-    client, known = paramiko.SSHClient(), known_hosts()
-    try:
-        keys = known.keys.lookup(host.known_as) or {}
-        for kind, key in keys.items():
-            if not known.revocation(host.known_as, key):
-                client.get_host_keys().add(host.known_as, kind, key)
-        client.set_missing_host_key_policy(_RefuseUnknown(host, known))
-        try:
-            client.connect(
-                host.name,
-                host.port,
-                host.user,
-                key_filename=list(host.keys) or None,
-                sock=link,
-                timeout=timeout,
-                banner_timeout=timeout,
-                auth_timeout=timeout,
-            )
-        except paramiko.SSHException as error:
-            # Only then: after a wrong host key, a password would go to a stranger.
-            refused = isinstance(error, paramiko.AuthenticationException) or NO_KEYS in str(error)
-            if not (refused and _log_in_by_password(client, host)):
-                raise
-        transport = client.get_transport()
-        assert transport
-        transport.set_keepalive(KEEPALIVE_SECONDS)
-        return client
-    except paramiko.BadHostKeyException as error:
-        at = known.revocation(host.known_as, error.key)
-        changed = _changed(host, error.key, error.expected_key)
-        failure = _revoked(host, error.key, at) if at else changed
-    except paramiko.IncompatiblePeer as error:
-        failure = NoCommonAlgorithm(
+    if isinstance(error, paramiko.IncompatiblePeer):
+        return OnlySsh(
             f"no common algorithms with its ssh server: {error}",
             board=host.board,
             attempt="a newer ssh server there",
         )
-    except (paramiko.SSHException, OSError, EOFError) as error:
-        transport = client.get_transport()
-        if transport and transport.is_active() and not transport.is_authenticated():
-            failure = host.unreachable(
-                f"user {host.user} was not let in: {error}",
-                f"ssh-copy-id -p {host.port} {host.user}@{host.name}, and ssh-add for a key that "
-                "has a passphrase",
-            )
-        else:
-            failure = _failed(host, error)
-    except BaseException:
-        client.close()
-        link.close()
-        raise
-    client.close()
-    link.close()
-    raise failure
-
-
-def _log_in_by_password(client: paramiko.SSHClient, host: Host) -> bool:
-    """Asks for a password. Whether it was right; False if there is no terminal."""
-    transport = client.get_transport()
-    for _ in range(QUESTIONS):
-        if not (transport and transport.is_active()) or not sys.stdin or not sys.stdin.isatty():
-            return False
-        try:
-            password = getpass.getpass(f"{host.user}@{host.name}'s password: ")
-            transport.auth_password(host.user, password)
-            return True
-        except paramiko.BadAuthenticationType:  # it takes none
-            return False
-        except paramiko.AuthenticationException:
-            continue
-    return False
+    what = f"ssh failed: {error or type(error).__name__}"
+    return host.unreachable(what, f"ssh -v -p {host.port} {host.user}@{host.name}, which says more")

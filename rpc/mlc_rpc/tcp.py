@@ -21,6 +21,7 @@ from mlc_rpc.errors import RpcError, Unreachable
 from mlc_rpc.keys import checked, key_path, read_key
 from mlc_rpc.kinds import Maybe, Uint, Wrong
 from mlc_rpc.record import Opener, Sealer
+from mlc_rpc.sockets import unsent_bytes
 from mlc_rpc.source import LIST, Ended, Source, described
 from mlc_rpc.transport import Buffer, TcpUrl, Transport
 from mlc_rpc.wire import ANSWERS, ERROR, MAX_GREETING, PREAMBLE, REQUEST, RESPONSE
@@ -63,6 +64,7 @@ class TcpTransport(Transport):
     """A connection after hello and auth: bytes in records."""
 
     greeted = True
+    network = True
 
     def __init__(
         self, board: str, connection: socket.socket, sealer: Sealer, opener: Opener
@@ -96,6 +98,9 @@ class TcpTransport(Transport):
                     sent = self._socket.send(left)
                     self.moved += sent
                     left = left[sent:]
+
+    def unsent(self) -> int | None:
+        return unsent_bytes(self._socket)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # wakes a read and a write in progress

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mlc_rpc.closing import Closing
-from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request
 
 MEMORY_FILE = "/memfd:"  # begins the link target of a memory file in /proc
 
@@ -167,10 +167,10 @@ class RemoteTensor(Closing):
         flat = np.empty(size, np.uint8)
         data = flat.data
         requests = (
-            Request((self.handle, offset + at, step), into=data[at : at + step])
-            for at, step in chunks(size)
+            Request(step, (self.handle, offset + at, step), into=data[at : at + step])
+            for at, step in self.link.chunks(size)
         )
-        for _ in self.link.stream("tensor.read", requests, CHUNK_SECONDS):
+        for _ in self.link.stream("tensor.read", requests, CHUNK_SECONDS, size):
             pass
         return flat
 
@@ -178,10 +178,10 @@ class RemoteTensor(Closing):
         """Writes bytes of the content from `offset`."""
         view = data.data
         requests = (
-            Request((self.handle, offset + at), view[at : at + step])
-            for at, step in chunks(len(data))
+            Request(step, (self.handle, offset + at), view[at : at + step])
+            for at, step in self.link.chunks(len(data))
         )
-        for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
+        for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS, len(data)):
             pass
 
     def mapped(self) -> NDArray[np.uint8] | None:

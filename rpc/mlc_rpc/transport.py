@@ -7,6 +7,7 @@ deadlines and tensors are the session's.
 from __future__ import annotations
 
 import re
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ _ADDRESS = re.compile(
     r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^-@/:\s\[\]][^@/:\s\[\]]*))"
     r"(?::(?P<port>\d+))?/?"
 )
+# What a shell or an option would take for something else; ssh refuses it, too.
+_STRANGE = re.compile(r"^-|[\x00-\x1f\x7f'`\"$\\;&<>|(){}*?!]")
+_SIX = frozenset(string.hexdigits + string.ascii_letters + ":.%_-")  # with a zone
 
 
 class Transport(ABC):
@@ -45,6 +49,8 @@ class Transport(ABC):
     why. `warnings` are shown to the user once. `greeted`: preamble and hello are over; only
     messages follow. `moved` counts the bytes written; while it grows, a long write is not stuck.
     `ends_with_client`: the stream always ends with this process, so the board needs no heartbeat.
+    `as_root`: root has started the board's program. `network`: bytes may travel for long. `mark`:
+    what the board's start files print ends with it.
     """
 
     board: str
@@ -56,6 +62,9 @@ class Transport(ABC):
     greeted: bool = False
     ends_with_client: bool = False
     moved: int = 0
+    as_root: bool = False
+    network: bool = False
+    mark: bytes = b""
     # Reads into a place; returns how many bytes, 0 at the end. None: not supported.
     read_into: Callable[[memoryview], int] | None = None
     # Waits so many seconds at most; whether `read` would not block. None: not supported.
@@ -69,6 +78,10 @@ class Transport(ABC):
     @abstractmethod
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
         """Writes all pieces within `timeout` seconds. Raises TimeoutError, OSError."""
+
+    def unsent(self) -> int | None:
+        """How many of the written bytes the other end has not acknowledged; None: unknown."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -203,7 +216,7 @@ def parse_url(text: str) -> BoardUrl:
 def _address(text: str, rest: str, form: str, example: str) -> tuple[str, str | None, int | None]:
     """Host, user and port in the part after the scheme."""
     found = _ADDRESS.fullmatch(rest)
-    if not found:
+    if not found or _STRANGE.search(rest) or not _SIX.issuperset(found["six"] or ""):
         raise _bad_url(text, f"'{rest}' is not {form}", example)
     port = int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import paramiko
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -128,7 +129,7 @@ def measure_ssh(megabytes: int) -> dict[str, dict[str, float]]:
         try:
             with (
                 connect(server.url, runtime_file) as session,
-                shell._clients[-1].open_sftp() as sftp,
+                paramiko.SFTPClient.from_transport(shell._transports[-1]) as sftp,
             ):
                 return measure(session, megabytes, lambda: sftp.put(str(source), f"{folder}/copy"))
         finally:

@@ -47,7 +47,7 @@ def test_lines(tmp_path: Path) -> None:
     )  # fmt: skip
     known = known_hosts([str(path), str(tmp_path / "absent")])
     for name in (NAME, "other", "hidden"):
-        assert known.keys.lookup(name)[KEY.get_name()] == KEY
+        assert (known.keys.lookup(name) or {})[KEY.get_name()] == KEY
     assert known.keys.lookup("board") is None
     assert known.unread == [f"{path}:{n}" for n in (6, 7, 8, 9, 11, 12)]
     assert known.revocation("any", OTHER) == f"{path}:5" and not known.revocation("any", KEY)

@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from mlc_rpc.transport import SshUrl, parse_url
 from tests.rpc.sshd import WHY_NOT, Server, is_here
 
 Files = Callable[[str], Path]
+# As nc: standard input and output, joined with a port.
+RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')}"
 pytestmark = pytest.mark.skipif(not is_here(), reason=WHY_NOT)
 
 
@@ -105,7 +108,7 @@ def test_the_system_ssh_is_used_where_only_that_knows_the_way(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{server.home}:{os.environ['PATH']}")
     (server.home / ".ssh" / "config").write_text(
-        f"Host 127.0.0.1\n  ProxyCommand nc %h {server.port}\n"
+        f"Host 127.0.0.1\n  ProxyCommand {RELAY} %h {server.port}\n"
     )
     array = np.arange(1 << 18)
     with connect(server.url, runtime_of) as session:
@@ -219,7 +222,10 @@ def test_an_upload_is_as_fast_as_sftp(server: Server, runtime_of: Files, tmp_pat
         ours, theirs = map(min, zip(*took, strict=True))
         return bool(ours < theirs / 0.8)
 
-    with connect(server.url, runtime_of) as session, shell._clients[-1].open_sftp() as sftp:
+    with (
+        connect(server.url, runtime_of) as session,
+        paramiko.SFTPClient.from_transport(shell._transports[-1]) as sftp,
+    ):
         tensor = session.tensor(array)
         while len(took) < 40 and (len(took) < 4 or not fast()):
             began = time.perf_counter()
@@ -310,5 +316,6 @@ def test_nobody_listens(runtime_of: Files) -> None:
     assert str(caught.value) == (
         f"cannot connect to 127.0.0.1 port {port}: Connection refused\n"
         f"  on:  ssh://pi@127.0.0.1:{port}\n"
-        "  try: ping 127.0.0.1; is the board on, on this network, and running an ssh server?"
+        "  try: start its ssh server (systemctl enable --now ssh), or the port it listens on: "
+        "ssh://pi@127.0.0.1:PORT"
     )

@@ -102,7 +102,7 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
     from mlc_rpc.ssh_config import resolve
 
     host = resolve(address)
-    if host.proxy_command:  # then ssh itself asks
+    if host.only_ssh:  # then ssh itself asks
         return True
     key = server_key(host, SECONDS)
     if fingerprint not in (None, key.fingerprint):

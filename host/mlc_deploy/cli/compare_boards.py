@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mlc_rpc.counters import plugin_remedy
 from mlc_targets import BASE, Target, board_names, qemu_cpu
 from mlc_targets.caches import Cache, caches_for, caches_of
 from mlc_targets.cores import core_names, memory_mib, predicted_boards, speed
@@ -155,7 +156,7 @@ def row_of(board: Wanted, done: Deployment) -> Row:
         raise Misuse(
             "instructions were not counted, so nothing can be predicted",
             where=done.url,
-            mend="scripts/build-qemu; a model without functions that run on the host",
+            mend=f"{plugin_remedy()}; a model without functions that run on the host",
         )
     record = done.record()
     needed = sum(record[f"{part}_bytes"] for part in ("object", "weights", "arena"))

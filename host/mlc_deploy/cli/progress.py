@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from mlc_rpc import screen
+
 from .tables import Record, line
 
 Say = Callable[[str], None]
@@ -38,9 +40,17 @@ class Progress:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
             with Display(*columns, console=self.console, transient=True) as display:
                 task = display.add_task(name)
-                yield lambda text: display.update(task, description=f"{name:<10}{text}")
+
+                def say(text: str) -> None:
+                    display.update(task, description=f"{name:<10}{text}")
+
+                # Whoever asks a person stops the display: it would write over the question.
+                with screen.shown(screen.Display(say, display.stop, display.start)):
+                    yield say
         else:
-            yield _rarely(lambda text: self.console.print(f"{name:<10}{text}", style="dim"))
+            rarely = _rarely(lambda text: self.console.print(f"{name:<10}{text}", style="dim"))
+            with screen.shown(screen.Display(rarely)):
+                yield rarely
         seconds = time.perf_counter() - began
         self.steps.append({"name": name, "begin_s": began - self._began, "seconds": seconds})
         if kept:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.live import Live
 
+from mlc_rpc.screen import Display
+from mlc_rpc.screen import shown as lent
+
 from .progress import Progress
 from .tables import add_row, line, plain_table
 from .tune_report import clock_text, task_cells, task_columns, task_record
@@ -40,7 +43,8 @@ def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
                 now = state
                 live.refresh()
 
-            yield show
+            with lent(Display(lambda text: None, live.stop, live.start)):
+                yield show
         return
     last = -LINE_SECONDS
 

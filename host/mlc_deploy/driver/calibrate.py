@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.counters import plugin_remedy
 from mlc_rpc.timing import Timing
 from mlc_rpc.verdict import HOT, hottest
 from mlc_targets import Target, qemu_cpu
@@ -222,7 +223,7 @@ def counted_run(
             raise DeployError(
                 "executed instructions are not counted here, so nothing can be fitted",
                 where=f"{url}: {session.why_not_counting}",
-                mend="scripts/build-qemu",
+                mend=plugin_remedy(),
             )
         return deploy(model, session, inputs)
 
