@@ -71,6 +71,7 @@ from .c_text import (
     wrapped,
 )
 from .signature import elements, scalars_of, scratch_layout
+from .tasks import TaskRange, task_range, tasks
 
 if TYPE_CHECKING:
     from .library import Library
@@ -156,6 +157,8 @@ class _Writer:
         root = run_passes("lower", kernel.body, C_STEPS, verify_each).body
         assert isinstance(root, Block)
         self.code = root.body
+        self.tasks = task_range(kernel)
+        self.first: tuple[Var, str] | None = None  # the loop over tasks, and its first iteration
         self.parts = Parts()  # of the statement that is being written
 
     def name(self, what: Var | Buffer) -> str:
@@ -183,7 +186,8 @@ class _Writer:
     # --------------------------------------------------------------------------- functions
 
     def prototype(self) -> Iterator[str]:
-        tasks = str(self.kernel.parallel.extent) if self.kernel.parallel is not None else "1"
+        count = tasks(self.kernel)
+        said = str(count) if isinstance(count, int) else self.name(count)
         yield f"/* {self.symbol}"
         buffers = [p for p in self.kernel.params if isinstance(p, Buffer)]
         for n, (p, flat) in enumerate(zip(buffers, self.kernel.body.buffers, strict=True)):
@@ -192,7 +196,7 @@ class _Writer:
             yield f" *   data[{n}]     {self.name(flat)}: {p.dtype} [{shape}]{how}"
         for n, v in enumerate(scalars_of(self.kernel)):
             yield f" *   scalars[{n}]  {self.name(v)}"
-        yield f" *   tasks [0, {tasks}), {self.workspace_bytes} bytes of workspace per thread */"
+        yield f" *   tasks [0, {said}), {self.workspace_bytes} bytes of workspace per thread */"
         yield f"{self.entry};"
 
     def functions(self) -> Iterator[str]:
@@ -217,12 +221,11 @@ class _Writer:
                 pointer = f"{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
                 moved = f"(void *)((char *)args->workspace + {offset})"
                 params.append((pointer, moved if offset else "args->workspace"))
-        tasks = ["task_begin", "task_end"]
         unused = [] if params else ["args"]
-        if self.kernel.parallel is None:
-            unused += tasks
+        if self.tasks is None:
+            unused += TASKS
         else:
-            params += [(f"int32_t {task}", task) for task in tasks]
+            params += [(f"ptrdiff_t {task}", task) for task in TASKS]
         yield (
             wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
             + " {"
@@ -238,11 +241,25 @@ class _Writer:
         yield f"    {call};\n}}"
 
     def root(self) -> Iterator[str]:
-        if self.kernel.parallel is not None:
-            assert isinstance(self.code, For)
-            yield from self.loop(self.code, "task_begin", "task_end")
-        else:
+        if self.tasks is None:
             yield from self.stmt(self.code)
+            return
+        assert isinstance(self.code, For)
+        first, end = (self.iteration(self.tasks, task) for task in TASKS)
+        if first not in TASKS:
+            yield f"const ptrdiff_t {FIRST} = {first};"
+            yield f"const ptrdiff_t {END} = {end};"
+            first, end = FIRST, END
+        self.first = self.code.var, first
+        yield from self.loop(self.code, first, end)
+
+    def iteration(self, tasks: TaskRange, task: str) -> str:
+        """The iteration of the parallel loop that a task begins at."""
+        number = Var("task")
+        self.indices.add(number)
+        self.ranges[number] = (0, None)
+        self.called[number] = task
+        return self.index(tasks.begins_at(number))
 
     # -------------------------------------------------------------------------- statements
 
@@ -276,9 +293,10 @@ class _Writer:
 
     def stmt(self, s: Stmt) -> Iterator[str]:
         match s:
-            case For() if KEPT in s.annotations and self.kernel.parallel is not None:
-                task = self.name(self.kernel.parallel.var)
-                yield f"if ({task} == task_begin || {task} % {s.annotations[KEPT]} == 0) {{"
+            case For() if KEPT in s.annotations and self.first is not None:
+                var, first = self.first
+                task = self.name(var)
+                yield f"if ({task} == {first} || {task} % {s.annotations[KEPT]} == 0) {{"
                 yield from indented(self.nest(s))
                 yield "}"
             case For():
@@ -581,4 +599,6 @@ def _sharing(kernel: Kernel, workspace: Mapping[Buffer, int]) -> set[Buffer]:
 
 # dtypes whose values in C have their own number of bits
 WHOLE = {"float32", "float64", "int32", "int64", "uint32", "uint64"}
+TASKS = ("task_begin", "task_end")
+FIRST, END = "first_iteration", "end_iteration"
 HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}

@@ -133,6 +133,7 @@ _OTHERS = """
 auto break case char const continue default do double else enum extern float for goto if inline int
 long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while bool true false asm typeof main linux unix args task_begin task_end
+first_iteration end_iteration
 NULL NAN INFINITY EOF errno offsetof isfinite isinf isnan isnormal signbit fpclassify
 abort abs atexit atoi atol calloc div exit free getenv labs ldiv llabs malloc qsort rand read
 realloc select srand system time write memchr memcmp memcpy memmove memset strcat strchr strcmp
