@@ -16,7 +16,7 @@ from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import SCALARS, Buffer, Dim, Var, const, substitute
+from ..ir import SCALARS, Buffer, Dim, Expr, Var, const, substitute
 from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
@@ -65,7 +65,7 @@ def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> Signat
     given = kernel.body.attrs[SCALARS][number]
     scalars = {v: const(given[v.name], v.dtype) for v in scalars_of(kernel)}
     found = task_range(kernel)
-    count = const(1)
+    count: Expr = const(1)
     if found is not None:
         count = simplify_expr(substitute(found.loop.extent, scalars), {})
     left_out = left_out_of(kernel, number)
