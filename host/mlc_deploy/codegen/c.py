@@ -106,7 +106,7 @@ def _source(
 ) -> tuple[str, Sequence[_Writer]]:
     externs = frozenset[str]().union(*(externs_of(k.body) for k in library.kernels))
     names, helpers = Names((*RESERVED, *externs, *taken)), dict[str, str]()
-    writers = [_Writer(kernel, names, helpers, linkage) for kernel in library.kernels]
+    writers = [_Writer(kernel, names, helpers, linkage, taken) for kernel in library.kernels]
     functions = ["\n".join(writer.functions()) for writer in writers]
     includes = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>"
     parts = [SOURCE_NOTE, f'#include "{header_name}"\n\n{includes}', *helpers.values(), *functions]
@@ -120,7 +120,12 @@ class _Writer:
     """
 
     def __init__(
-        self, kernel: Kernel, names: Names, helpers: dict[str, str], linkage: str = ""
+        self,
+        kernel: Kernel,
+        names: Names,
+        helpers: dict[str, str],
+        linkage: str = "",
+        taken: Sequence[str] = (),
     ) -> None:
         self.kernel = kernel
         self.helpers = helpers
@@ -130,7 +135,8 @@ class _Writer:
             f"{linkage}int32_t {self.symbol}"
             "(const mlc_args *args, int32_t task_begin, int32_t task_end)"
         )
-        self.local = Names((*RESERVED, self.symbol, self.body_symbol, *externs_of(kernel.body)))
+        own = self.symbol, self.body_symbol
+        self.local = Names((*RESERVED, *taken, *own, *externs_of(kernel.body)))
         self.called: dict[Var | Buffer, str] = {}
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
@@ -190,6 +196,9 @@ class _Writer:
     def functions(self) -> Iterator[str]:
         """The body, and the entry that calls it with the arguments that it uses."""
         nodes = list(walk(self.code))
+        if self.tasks is not None:  # tasks say how often the loop over them runs
+            assert isinstance(self.code, For)
+            nodes = [*walk(self.code.body), *walk(self.tasks.begins_at(Var("task")))]
         used = {n for n in nodes if isinstance(n, Var)}
         used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
         written = {n.buffer for n in nodes if isinstance(n, Store)} | addressed(self.code)

@@ -9,6 +9,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..arith import linear
+from ..arith.normalize import may_wrap
 from ..arith.value_ranges import divides, fits, never_negative, shifts
 from ..errors import CodegenError
 from ..ir import (
@@ -176,7 +177,9 @@ class Expressions(Addresses):
         fits a word."""
         kind = dtype_of(e.dtype)
         fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
-        return fits and isinstance(e.b, Const) and e.b.value > 0
+        if not (fits and isinstance(e.b, Const) and e.b.value > 0):
+            return False
+        return not may_wrap(linear(e.a, self.ranges), e.dtype, self.ranges)
 
     def conditional(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """Only the side taken is evaluated: two blocks and a phi."""
