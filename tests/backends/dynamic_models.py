@@ -111,7 +111,11 @@ def decoder() -> DynamicModel:
         helper.make_node("ArgMax", ["logits"], ["token"], axis=-1),
     ]
     constants = {f"w{k}": weights(width, width) for k in "qkv"} | {"head": weights(width, 16)}
-    inputs = {"x": (F, (1, width)), "keys": (F, ("n", width)), "values": (F, ("n", width))}
+    inputs: dict[str, tuple[str, Shape]] = {
+        "x": (F, (1, width)),
+        "keys": (F, ("n", width)),
+        "values": (F, ("n", width)),
+    }
     outputs = dict.fromkeys(("logits", "every_key", "every_value"), (F, None))
     return made(nodes, inputs, {**outputs, "token": (INT, None)}, constants)
 

@@ -41,4 +41,4 @@ def test_intrinsics_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "-> 1"
     )
     advised = command(str(tmp_path / "int8.onnx"), "--target", "c", "--emit", "c")
-    assert advised.code == 0 and "int8_t *restrict" in advised.out
+    assert advised.status == 0 and "int8_t *restrict" in advised.stdout

@@ -55,8 +55,8 @@ def _bounds(e: Expr, ranges: Ranges, depth: int, every: Interval) -> Interval:
         case Broadcast(value):
             return value_bounds(value, ranges, depth)
         case Var() if e in ranges:
-            least, most = ranges[e]
-            return every[0] if least is None else least, every[1] if most is None else most
+            start, end = ranges[e]
+            return every[0] if start is None else start, every[1] if end is None else end
         case Select(_, a, b) | Call("if_then_else", (_, a, b)):
             (al, ah), (bl, bh) = (value_bounds(x, ranges, depth) for x in (a, b))
             return min(al, bl), max(ah, bh)
@@ -65,6 +65,9 @@ def _bounds(e: Expr, ranges: Ranges, depth: int, every: Interval) -> Interval:
                 return every  # the sum is rounded
             sides = value_bounds(a, ranges, depth), value_bounds(b, ranges, depth)
             return _combined(op, *sides, every)
+        case Call("bounded", (_, least, most)):
+            ends = value_bounds(least, ranges, depth), value_bounds(most, ranges, depth)
+            return ends[0][0], ends[1][1]
         case Call(name, (a,)) if name in STEPS:
             low, high = value_bounds(a, ranges, depth)
             return _stepped(name, low), _stepped(name, high)

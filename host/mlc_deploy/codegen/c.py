@@ -441,7 +441,7 @@ class _Writer:
                 return self.narrowed(chosen, e.dtype, ANY)
             case Cast(dtype, a):
                 return self.cast(a, dtype)
-            case Call("likely", (a,)):
+            case Call("likely" | "bounded", (a, *_)):
                 return self.text(a)
             case Call():
                 return self.call(e)

@@ -160,6 +160,8 @@ def _saturated(b: ll.IRBuilder, arch: str, x: Value, wanted: ll.Type, signed: bo
     if arch == "arm" and vector and bits == 32 and isinstance(x.type.element, ll.FloatType):
         # LLVM would do it lane by lane, though NEON's instruction does just this
         return (b.fptosi if signed else b.fptoui)(x, wanted)
+    if arch == "aarch64" and vector and bits == 32 and isinstance(x.type.element, ll.DoubleType):
+        return _narrowed(b, _saturated(b, arch, x, _wide(wanted), signed), wanted, signed)
     if arch != "x86_64" or not vector:
         name = f"llvm.fpto{'s' if signed else 'u'}i.sat"
         return call_named(b, f"{name}.{type_suffix(wanted)}.{type_suffix(x.type)}", wanted, x)
@@ -173,3 +175,19 @@ def _saturated(b: ll.IRBuilder, arch: str, x: Value, wanted: ll.Type, signed: bo
     whole = (b.fptosi if signed else b.fptoui)(kept, wanted)
     whole = b.select(large, _same(wanted, above - 1), whole)
     return b.select(small, _same(wanted, low), whole)
+
+
+def _wide(words: ll.VectorType) -> ll.VectorType:
+    return ll.VectorType(ll.IntType(64), words.count)
+
+
+def _narrowed(b: ll.IRBuilder, whole: Value, wanted: ll.VectorType, signed: bool) -> Value:
+    """Integers of 64 bits as the nearest of 32: LLVM selects one instruction for it."""
+    suffix, kind = type_suffix(whole.type), whole.type
+    if signed:
+        least, most = _same(kind, -(1 << 31)), _same(kind, (1 << 31) - 1)
+        whole = call_named(b, f"llvm.smax.{suffix}", kind, whole, least)
+        whole = call_named(b, f"llvm.smin.{suffix}", kind, whole, most)
+    else:
+        whole = call_named(b, f"llvm.umin.{suffix}", kind, whole, _same(kind, (1 << 32) - 1))
+    return b.trunc(whole, wanted)

@@ -163,7 +163,7 @@ def call(
     """A function of floats. Raises CodegenError, naming the kernel `where`, for an unknown
     function."""
     kind = dtype_of(dtype)
-    if name == "likely":
+    if name in ("likely", "bounded"):
         return args[0]
     if kind.kind != "float":
         raise CodegenError(

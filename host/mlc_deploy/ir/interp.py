@@ -384,4 +384,5 @@ INTRINSICS: dict[str, Any] = {
     "fma_": lambda x, y, z: np.float64(x) * np.float64(y) + np.float64(z),
     "abs_": np.abs,
     "likely_": lambda x: x,
+    "bounded_": lambda x, low, high: x,
 }
