@@ -20,6 +20,16 @@ static int32_t check_tensors(const mlc_tensor *tensors, uint32_t count, void *co
     return status;
 }
 
+/* The dynamic sizes that inputs say. */
+static int32_t check_sizes(const mlc_model *model, void *const *inputs) {
+    for (uint32_t i = 0; i < model->size_count; i++) {
+        const mlc_size *size = &model->sizes[i];
+        int64_t said = *(const int64_t *)inputs[size->input];
+        if (said < size->least || said > size->most) return MLC_BAD_SIZE - (int32_t)size->input;
+    }
+    return MLC_OK;
+}
+
 int32_t mlc_model_run_with(const mlc_model *model, const void *weights, void *memory,
                            void *const *inputs, void *const *outputs, mlc_invoke *invoke,
                            void *context) {
@@ -28,6 +38,7 @@ int32_t mlc_model_run_with(const mlc_model *model, const void *weights, void *me
     if (status == MLC_OK) status = check_pointer(memory, model->memory_bytes);
     if (status == MLC_OK) status = check_tensors(model->inputs, model->input_count, inputs);
     if (status == MLC_OK) status = check_tensors(model->outputs, model->output_count, outputs);
+    if (status == MLC_OK) status = check_sizes(model, inputs);
     if (status != MLC_OK) return status;
     mlc_run run = {.calls = model->calls,
                    .call_count = model->call_count,
@@ -97,7 +108,15 @@ int32_t mlc_weights_read(const mlc_model *model, const char *path, void **weight
 
 #endif
 
+const char *mlc_status_input(const mlc_model *model, int32_t status) {
+    int64_t input = (int64_t)MLC_BAD_SIZE - status;
+    if (input < 0 || input >= (int64_t)model->input_count) return NULL;
+    return model->inputs[input].name;
+}
+
 const char *mlc_status_text(int32_t status) {
+    if (status <= MLC_BAD_SIZE)
+        return "an input says a size that is negative, or more than the model was compiled for";
     switch (status) {
     case MLC_OK:
         return "all is well";

@@ -114,7 +114,9 @@ enum mlc_error { /* statuses of this file's functions; those of kernels are posi
     MLC_UNALIGNED = -2,
     MLC_NO_MEMORY = -3,
     MLC_NO_FILE = -4,
-    MLC_WRONG_FILE = -5
+    MLC_WRONG_FILE = -5,
+    MLC_BAD_SIZE = -256 /* and below: input number MLC_BAD_SIZE - status says a size that is negative,
+                           or more than the model was compiled for */
 };
 
 typedef struct {
@@ -124,6 +126,12 @@ typedef struct {
     const size_t *shape;
     size_t bytes;
 } mlc_tensor;
+
+/* An input that says a dynamic size, an int64, with the least and the largest that it may be. */
+typedef struct {
+    uint32_t input;
+    int64_t least, most;
+} mlc_size;
 
 typedef struct {
     const char *name;
@@ -138,6 +146,8 @@ typedef struct {
     size_t memory_bytes;       /* arena and workspace */
     size_t weights_bytes;
     const uint8_t *weights_hash; /* BLAKE2b-256; NULL where there are no weights */
+    uint32_t size_count;
+    const mlc_size *sizes; /* checked before a run: nothing is computed where one is wrong */
 } mlc_model;
 
 /* Runs a model once. inputs and outputs are in the model's order, `memory` is memory_bytes of
@@ -163,6 +173,9 @@ void *mlc_memory_new(size_t bytes);
 #endif
 
 const char *mlc_status_text(int32_t status);
+
+/* The name of the input that a status of MLC_BAD_SIZE or below is about; NULL of other statuses. */
+const char *mlc_status_input(const mlc_model *model, int32_t status);
 
 #ifdef __cplusplus
 }

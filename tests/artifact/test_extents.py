@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 import mlc_deploy as mlc
+from mlc_deploy.frontend import from_onnx
 from mlc_rpc.extents import stored, true_shape
 from tests.artifact.test_export import classified, compiled, gcc
 from tests.artifact.test_programs import DRIVER
@@ -83,6 +86,47 @@ def test_exported(name: str, target: str, tmp_path: Path) -> None:
         content = content[array.nbytes :]
         check(model, p.name, array, right.get(p.name, array), sizes)
     assert content == b""
+
+
+OUT_OF_RANGE = """
+#include <stdio.h>
+#include <string.h>
+#include "rows.h"
+static _Alignas(MLC_ALIGNMENT) unsigned char memory[ROWS_MEMORY_BYTES + 1];
+static _Alignas(MLC_ALIGNMENT) float x[ROWS_INPUT_X_ELEMENTS], y[ROWS_OUTPUT_Y_ELEMENTS];
+int main(void) {
+    static const int64_t wrong[] = {-1, 10, INT64_MAX, INT64_MIN, 3};
+    for (int i = 0; i < 5; i++) {
+        _Alignas(MLC_ALIGNMENT) int64_t n = wrong[i];
+        memset(y, 1, sizeof y);
+        int32_t status = mlc_model_run(&rows, NULL, memory, (void *[]){x, &n}, (void *[]){y});
+        const char *input = mlc_status_input(&rows, status);
+        int untouched = 1;
+        for (size_t at = 0; at < sizeof y; at++) untouched &= ((unsigned char *)y)[at] == 1;
+        printf("%d, %s, %s, %d\\n", status, input ? input : "no input",
+               mlc_status_text(status), untouched);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["c", "host"])
+def test_sizes_out_of_range_are_refused(target: str, tmp_path: Path) -> None:
+    """Before anything is computed, and with the input's name."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "rows", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = mlc.compile(from_onnx(made, dims={"n": "<=9"}), target)
+    model.export(tmp_path, "rows")
+    (tmp_path / "main.c").write_text(OUT_OF_RANGE)
+    code = "rows.c" if target == "c" else "rows.o"
+    program = compiled(gcc(), tmp_path, "main.c", "mlc_runtime.c", code, "-lm")
+    wrong = "an input says a size that is negative, or more than the model was compiled for"
+    said = [f"-257, n, {wrong}, 1"] * 4 + ["0, no input, all is well, 0"]
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == said
 
 
 @pytest.mark.parametrize("name", MODELS)

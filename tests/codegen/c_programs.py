@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.ir import PrimFunc, call, cast, const, dtype_of
+from mlc_deploy.ir import PrimFunc, call, cast, const, dtype_of, numbers
 from mlc_deploy.ops import compute, evaluate
 from mlc_deploy.schedule import Schedule
 
@@ -85,12 +85,7 @@ def arithmetic() -> list[Program]:
         ]
     for dtype in INTEGERS:
         a, b = values((130,), dtype, 3), values((130,), dtype, 4)
-        few = (b & 7).astype(dtype)
-        found += [
-            each(f"bits_{dtype}", [a, b], lambda x, y: (x & y) ^ (x | 5)),
-            each(f"left_{dtype}", [a, few], lambda x, y: x << y),
-            each(f"right_{dtype}", [a, few], lambda x, y: (x >> y) + 1),
-        ]
+        found.append(each(f"bits_{dtype}", [a, b], lambda x, y: (x & y) ^ (x | 5)))
     return found
 
 
@@ -103,16 +98,57 @@ def divisions() -> list[Program]:
     found = []
     for dtype in INTEGERS:
         a, b = values((257,), dtype, 5), values((257,), dtype, 6)
-        b[(b == 0) | (b == np.array(-1).astype(dtype))] = 3
-        towards_zero = np.where((np.fmod(a, b) != 0) & ((a < 0) != (b < 0)), a // b + 1, a // b)
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        few = np.array([0, 1, low, high, 7, *(-1, -7, low + 1) * (low < 0)], dtype)
+        both = np.meshgrid(few, few)
+        a, b = (np.concatenate([each_, m.ravel()]) for each_, m in zip((a, b), both, strict=True))
         found += [
-            each(f"floordiv_{dtype}", [a, b], lambda x, y: x // y),
-            each(f"floormod_{dtype}", [a, b], lambda x, y: x % y),
+            each(f"floordiv_{dtype}", [a, b], lambda x, y: x // y, numbers.floor_quotient),
+            each(f"floormod_{dtype}", [a, b], lambda x, y: x % y, numbers.floor_remainder),
             each(f"by_seven_{dtype}", [a], lambda x: x // 7 * 2 + x % 7),
-            each(f"truncmod_{dtype}", [a, b], te.truncmod, np.fmod),
-            each(f"truncdiv_{dtype}", [a, b], te.truncdiv, lambda *_, z=towards_zero: z),
+            each(f"truncmod_{dtype}", [a, b], te.truncmod, numbers.remainder),
+            each(f"truncdiv_{dtype}", [a, b], te.truncdiv, numbers.quotient),
         ]
     return found
+
+
+def beyond() -> list[Program]:
+    """Floats that are out of an integer's range, or not quite."""
+    found = []
+    for source in FLOATS:
+        some = [0.5, 0.7, 1, 1.5, 2.5, 126.9, 127.5, 128.5, 254.9, 255.5, 256.5, 300, 40000, 1e30]
+        some += [2.0**n + d for n in (31, 32, 63, 64) for d in (-1, 0, 1)]
+        every = [*some, np.inf, np.nan, *(-x for x in some), -np.inf]
+        with np.errstate(over="ignore"):
+            a = np.array(every * 2, source)
+        for to in INTEGERS:
+            found.append(
+                each(
+                    f"beyond_{source}_{to}",
+                    [a],
+                    lambda x, to=to: cast(to, x),
+                    lambda x, to=to: numbers.converted(x, to),
+                )
+            )
+    return found
+
+
+def shifts() -> list[Program]:
+    found = []
+    for dtype in INTEGERS:
+        a, b = values((130,), dtype, 3), values((130,), dtype, 4)
+        b[::2] = np.resize(np.arange(70), 65)
+        found += [
+            each(f"left_{dtype}", [a, b], lambda x, y: x << y),
+            each(f"right_{dtype}", [a, b], lambda x, y: (x >> y) + 1),
+            each(f"few_{dtype}", [a, b], lambda x, y: (x << (y & 7)) ^ (x >> (y & 7))),
+        ]
+    return found
+
+
+def rules() -> list[Program]:
+    """What docs/reference/numbers.md defines."""
+    return [*divisions(), *shifts(), *beyond()]
 
 
 def casts() -> list[Program]:
@@ -129,8 +165,6 @@ def casts() -> list[Program]:
     for source, targets in wanted.items():
         for target in targets:
             a = values((65,), source, 7)
-            if target == "uint8" and source.startswith("float"):
-                a = abs(a)
             found.append(
                 each(
                     f"{source}_to_{target}",
@@ -362,5 +396,5 @@ def repeated() -> list[Program]:
 
 
 def all_programs() -> list[Program]:
-    makers = (arithmetic, divisions, casts, functions, specials, operators, scheduled, repeated)
+    makers = (arithmetic, rules, casts, functions, specials, operators, scheduled, repeated)
     return [p for make in makers for p in make()]

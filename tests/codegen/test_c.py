@@ -38,7 +38,8 @@ from mlc_deploy.ir import (
     seq,
 )
 from mlc_deploy.lower import Kernel
-from tests.codegen.c_programs import Program, all_programs
+from tests.codegen.c_programs import Program, all_programs, rules
+from tests.sessions import TARGETS, board_named
 
 Array = NDArray[Any]
 Compiler = tuple[str, ...]
@@ -176,6 +177,20 @@ def test_numbers_are_those_of_llvm() -> None:
             module[kernel.name](*tensors)
             for found, expected in zip(tensors[len(p.inputs) :], p.expected, strict=True):
                 assert_close(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("board", ["armv7", "armv7_scalar", "aarch64"])
+def test_rules_hold_on_arm(board: str, request: pytest.FixtureRequest) -> None:
+    """Division by 0 and -1, shifts by any amount, and floats beyond an integer's range."""
+    made = {p.name: p for p in rules()}
+    lib = mlc.build(IRModule({name: p.func for name, p in made.items()}), target=TARGETS[board])
+    session = board_named(request, board)
+    module = session.load(lib)
+    for name, p in made.items():
+        tensors = [session.tensor(np.array(a)) for a in (*p.inputs, *map(_unwritten, p.expected))]
+        module[name](*tensors)
+        for found, expected in zip(tensors[len(p.inputs) :], p.expected, strict=True):
+            np.testing.assert_array_equal(found.numpy(), expected, err_msg=name)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS.values(), ids=COMPILERS)

@@ -14,13 +14,17 @@ from ..ir import (
     Cast,
     Compare,
     Const,
+    DType,
     Expr,
+    Load,
     Select,
     Var,
     bottom_up,
     const,
     dtype_of,
     rebuild,
+    value_range,
+    walk,
 )
 from ..ir.build import MIRRORED, compare
 from ..ir.nodes import FALSE, TRUE
@@ -78,12 +82,16 @@ def _linear(e: Expr, ranges: Known) -> Linear:
                 return linear(e.a, ranges).plus(linear(e.b, ranges), -1)
             case "//" | "%":
                 divisor = linear(e.b, ranges)
-                if divisor.is_constant and divisor.constant > 0:
+                dividend = linear(e.a, ranges)
+                known = divisor.is_constant and divisor.constant > 0
+                if known and not may_wrap(dividend, e.dtype, ranges):
                     divide = quotient if e.op == "//" else remainder
-                    return divide(linear(e.a, ranges), divisor.constant, ranges)
+                    return divide(dividend, divisor.constant, ranges)
             case "min" | "max":
                 x, y = linear(e.a, ranges), linear(e.b, ranges)
                 low, high = bounds(x.plus(y, -1), ranges)
+                if may_wrap(x, e.dtype, ranges) or may_wrap(y, e.dtype, ranges):
+                    low = high = None
                 if high is not None and high <= 0:
                     return x if e.op == "min" else y
                 if low is not None and low >= 0:
@@ -91,11 +99,49 @@ def _linear(e: Expr, ranges: Known) -> Linear:
     elif isinstance(e, Cast):
         to, of = dtype_of(e.dtype), dtype_of(e.a.dtype)
         if to.bits >= of.bits >= 32 and of.is_integer and to.is_integer:
-            return linear(e.a, ranges)
+            given = linear(e.a, ranges)
+            same = to.bits == of.bits or not may_wrap(given, e.a.dtype, ranges)
+            if same and (_keeps(of, to) or not _reads_any(given)):
+                return given
     inside = rebuild(e, lambda child: simplify_expr(child, ranges))
     if inside is not e and type(inside) is not type(e):
         return linear(inside, ranges)
     return Linear(0, {Opaque(content(inside), inside): 1})
+
+
+def may_wrap(form: Linear, dtype: str, ranges: Ranges) -> bool:
+    """Whether a sum or product of loaded numbers may be beyond the range of its dtype: it wraps
+    then, so that it neither compares nor divides as the form does. Indices, which are made of loop
+    variables and dimensions, do not wrap."""
+    alone = len(form.terms) == 1 and form.constant == 0 and 1 in form.terms.values()
+    if not form.terms or (alone and not isinstance(next(iter(form.terms)), Product)):
+        return False
+    if not _reads_any(form):
+        return False
+    low, high = bounds(form, ranges)
+    least, most = value_range(dtype)
+    return low is None or high is None or low < least or high > most
+
+
+def _reads_any(form: Linear) -> bool:
+    return any(map(_reads, form.terms))
+
+
+def _reads(atom: Atom) -> bool:
+    """Whether an atom is made of loaded numbers."""
+    match atom:
+        case Opaque(expr=e):
+            return any(type(n) is Load for n in walk(e))
+        case Quotient(form, _) | Remainder(form, _):
+            return _reads_any(form)
+        case Product(factors):
+            return any(map(_reads, factors))
+    return False
+
+
+def _keeps(of: DType, to: DType) -> bool:
+    """Whether a cast between integers keeps every value."""
+    return of.kind == to.kind or (of.kind == "uint" and of.bits < to.bits)
 
 
 # Limits of products that are expanded; indices stay below. Powers of data have any number of
@@ -333,7 +379,10 @@ def _comparison(e: Compare, ranges: Ranges) -> Expr:
     kind = dtype_of(e.a.dtype)
     if not (kind.is_integer and kind.lanes == 1 and kind.bits >= 32):
         return rebuild(e, lambda child: simplify_expr(child, ranges))
-    difference = linear(e.a, ranges).plus(linear(e.b, ranges), -1)
+    a, b = linear(e.a, ranges), linear(e.b, ranges)
+    if may_wrap(a, e.a.dtype, ranges) or may_wrap(b, e.a.dtype, ranges):
+        return rebuild(e, lambda child: simplify_expr(child, ranges))
+    difference = a.plus(b, -1)
     decided = decide(e.op, bounds(difference, ranges))
     if decided is None and isinstance(ranges, Known):
         decided = _decide_by_tops(e.op, difference, ranges)

@@ -33,7 +33,7 @@ ARRAYS = {  # of the call table, each after those it points to: name, C type
     "operands": "mlc_operand", "strides": "mlc_stride", "most": "int64_t",
     "extents": "mlc_extents", "calls": "mlc_call", "layers": "char *const", "steps": "mlc_step",
     "procedures": "mlc_procedure", "shapes": "size_t", "inputs": "mlc_tensor",
-    "outputs": "mlc_tensor", "weights_hash": "uint8_t",
+    "outputs": "mlc_tensor", "weights_hash": "uint8_t", "sizes": "mlc_size",
 }  # fmt: skip
 SAME_ORDER = """\
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

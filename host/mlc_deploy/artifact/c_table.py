@@ -78,6 +78,7 @@ def model_table(t: Table, metadata: Metadata, called: str) -> dict[str, Field]:
     steps, procedures = _procedures(t, model)
     inputs = t.array("inputs", [_tensor(t, p) for p in model.inputs])
     outputs = t.array("outputs", [_tensor(t, p) for p in model.outputs])
+    sizes = t.array("sizes", _sizes(model)) if model.extents else NULL
     weights_hash = t.data("weights_hash", model.weights_hash) if model.weights_bytes else NULL
     arena, memory = arena_and_memory(metadata)
     return {
@@ -96,7 +97,18 @@ def model_table(t: Table, metadata: Metadata, called: str) -> dict[str, Field]:
         "memory_bytes": Size(memory),
         "weights_bytes": Size(model.weights_bytes),
         "weights_hash": weights_hash,
+        "size_count": len(_sizes(model)),
+        "sizes": sizes,
     }
+
+
+def _sizes(model: Model) -> list[Structure]:
+    """An mlc_size of each input that says a dynamic size; none is less than 0."""
+    return [
+        (number, Wide(0), Wide(model.extents[p.name]))
+        for number, p in enumerate(model.inputs)
+        if p.name in model.extents
+    ]
 
 
 def arena_and_memory(metadata: Metadata) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import CodegenError
 from ..files.unfinished import write_whole
 from .options import Misuse, writable
 from .tables import tell
@@ -82,6 +83,15 @@ def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> N
     """Prints the model in one of FORMS, or writes it to a folder. In a folder, "obj" (for the
     target "c": "c") writes all files that a C program needs. Raises MlcError, OSError."""
     refuse_machine_code(model.target, f"--emit {form}", FORMS[form])
+    try:
+        _emit(model, form, to, name)
+    except CodegenError as error:
+        if form != "c" or model.target.kind == "c":
+            raise
+        raise CodegenError(error.what, where=error.where, mend="--target c --emit c") from error
+
+
+def _emit(model: CompiledModel, form: str, to: Path | None, name: str) -> None:
     if to is None:
         _print(model, form)
     elif form == "obj" or (form == "c" and model.target.kind == "c"):

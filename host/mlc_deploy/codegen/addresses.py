@@ -20,7 +20,7 @@ from ..arith import Known, Linear, bounds, linear
 from ..arith.linear import Opaque, Product, Quotient, Remainder
 from ..ir import Buffer, Expr, For, Load, Ramp, Var, dtype_of, is_const, walk, with_lanes
 from ..lower.machine.pointers import Cursor
-from . import hints, operators
+from . import hints, integers
 from .registers import Registers
 from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
 from .values import Values
@@ -140,7 +140,7 @@ class Addresses:
         low = bounds(form, self.ranges)[0]
         if low is not None and low >= 0:
             return self.b.udiv(value, by) if op == "//" else self.b.urem(value, by)
-        return operators.floored(self.b, op, value, by)
+        return integers.floored(self.b, op, value, by)
 
     def shared(self, key: Any, make: Callable[[], Value]) -> Value:
         """A value computed once per scope and seen by the scopes inside."""

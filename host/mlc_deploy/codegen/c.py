@@ -8,10 +8,11 @@ width. float16 is stored as its bits and computed in float, rounded after every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..arith import Bounds, expr_bounds, turn_range
+from ..arith import Bounds, turn_range
+from ..arith.value_ranges import shifts
 from ..errors import CodegenError
 from ..ir import (
     Binary,
@@ -46,7 +47,9 @@ from ..ir.verify import verify_each
 from ..lower import KEPT, Kernel
 from ..lower.machine import C_STEPS
 from ..passes.context import run_passes
-from .c_fixed import ABI, ACTIVATIONS, HELPERS, MATH, RESERVED, SOURCE_NOTE
+from ..schedule.tensor_intrin import is_llvm
+from .c_fixed import ACTIVATIONS, HELPERS, MATH, RESERVED, SOURCE_NOTE, header
+from .c_numbers import conversion, division
 from .c_text import (
     AND,
     ANY,
@@ -70,7 +73,8 @@ from .c_text import (
     value_type,
     wrapped,
 )
-from .signature import elements, scalars_of, scratch_layout
+from .signature import scalars_of, scratch_layout, sharing
+from .tasks import TaskRange, task_range, tasks
 
 if TYPE_CHECKING:
     from .library import Library
@@ -84,7 +88,8 @@ def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
     """
     header_name = header_name or f"{identifier(library.name)}.h"
     source, writers = _source(library, header_name)
-    return source + "\n", _header(header_name, writers)
+    prototypes = "\n\n".join("\n".join(writer.prototype()) for writer in writers)
+    return source + "\n", header(header_name, prototypes)
 
 
 def c_kernels(
@@ -101,33 +106,11 @@ def _source(
 ) -> tuple[str, Sequence[_Writer]]:
     externs = frozenset[str]().union(*(externs_of(k.body) for k in library.kernels))
     names, helpers = Names((*RESERVED, *externs, *taken)), dict[str, str]()
-    writers = [_Writer(kernel, names, helpers, linkage) for kernel in library.kernels]
+    writers = [_Writer(kernel, names, helpers, linkage, taken) for kernel in library.kernels]
     functions = ["\n".join(writer.functions()) for writer in writers]
     includes = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>"
     parts = [SOURCE_NOTE, f'#include "{header_name}"\n\n{includes}', *helpers.values(), *functions]
     return "\n\n".join(parts), writers
-
-
-def _header(header_name: str, writers: Sequence[_Writer]) -> str:
-    guard = "MLC_" + identifier(header_name).upper()
-    prototypes = "\n\n".join("\n".join(writer.prototype()) for writer in writers)
-    return f"""#ifndef {guard}
-#define {guard}
-
-{ABI}
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-{prototypes}
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
 
 
 class _Writer:
@@ -137,7 +120,12 @@ class _Writer:
     """
 
     def __init__(
-        self, kernel: Kernel, names: Names, helpers: dict[str, str], linkage: str = ""
+        self,
+        kernel: Kernel,
+        names: Names,
+        helpers: dict[str, str],
+        linkage: str = "",
+        taken: Sequence[str] = (),
     ) -> None:
         self.kernel = kernel
         self.helpers = helpers
@@ -147,15 +135,23 @@ class _Writer:
             f"{linkage}int32_t {self.symbol}"
             "(const mlc_args *args, int32_t task_begin, int32_t task_end)"
         )
-        self.local = Names((*RESERVED, self.symbol, self.body_symbol, *externs_of(kernel.body)))
+        own = self.symbol, self.body_symbol
+        self.local = Names((*RESERVED, *taken, *own, *externs_of(kernel.body)))
         self.called: dict[Var | Buffer, str] = {}
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
         self.workspace, self.workspace_bytes = scratch_layout(kernel)
-        self.sharing = _sharing(kernel, self.workspace)
+        self.sharing = sharing(kernel, self.workspace)
+        for n in walk(kernel.body.body):
+            if isinstance(n, Call) and is_llvm(
+                n.name
+            ):  # a lane of it may need several of an argument
+                raise _no_c(n, kernel.name)
         root = run_passes("lower", kernel.body, C_STEPS, verify_each).body
         assert isinstance(root, Block)
         self.code = root.body
+        self.tasks = task_range(kernel)
+        self.first: tuple[Var, str] | None = None  # the loop over tasks, and its first iteration
         self.parts = Parts()  # of the statement that is being written
 
     def name(self, what: Var | Buffer) -> str:
@@ -172,7 +168,8 @@ class _Writer:
         symbol = f"mlc_{name}_{dtype}" if dtype else f"mlc_{name}"
         if symbol not in self.helpers:
             is_float = dtype.startswith("float")
-            template = HELPERS.get(f"{name} of floats" if is_float else name, HELPERS[name])
+            own = f"{name} of floats"
+            template = HELPERS[own if is_float and own in HELPERS else name]
             function = template.replace("SYMBOL", symbol).replace("TYPE", value_type(dtype))
             suffix = "" if dtype == "float64" else "f"
             for name in ("exp", "erf"):
@@ -183,7 +180,8 @@ class _Writer:
     # --------------------------------------------------------------------------- functions
 
     def prototype(self) -> Iterator[str]:
-        tasks = str(self.kernel.parallel.extent) if self.kernel.parallel is not None else "1"
+        count = tasks(self.kernel)
+        said = str(count) if isinstance(count, int) else self.name(count)
         yield f"/* {self.symbol}"
         buffers = [p for p in self.kernel.params if isinstance(p, Buffer)]
         for n, (p, flat) in enumerate(zip(buffers, self.kernel.body.buffers, strict=True)):
@@ -192,12 +190,15 @@ class _Writer:
             yield f" *   data[{n}]     {self.name(flat)}: {p.dtype} [{shape}]{how}"
         for n, v in enumerate(scalars_of(self.kernel)):
             yield f" *   scalars[{n}]  {self.name(v)}"
-        yield f" *   tasks [0, {tasks}), {self.workspace_bytes} bytes of workspace per thread */"
+        yield f" *   tasks [0, {said}), {self.workspace_bytes} bytes of workspace per thread */"
         yield f"{self.entry};"
 
     def functions(self) -> Iterator[str]:
         """The body, and the entry that calls it with the arguments that it uses."""
         nodes = list(walk(self.code))
+        if self.tasks is not None:  # tasks say how often the loop over them runs
+            assert isinstance(self.code, For)
+            nodes = [*walk(self.code.body), *walk(self.tasks.begins_at(Var("task")))]
         used = {n for n in nodes if isinstance(n, Var)}
         used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
         written = {n.buffer for n in nodes if isinstance(n, Store)} | addressed(self.code)
@@ -217,12 +218,11 @@ class _Writer:
                 pointer = f"{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
                 moved = f"(void *)((char *)args->workspace + {offset})"
                 params.append((pointer, moved if offset else "args->workspace"))
-        tasks = ["task_begin", "task_end"]
         unused = [] if params else ["args"]
-        if self.kernel.parallel is None:
-            unused += tasks
+        if self.tasks is None:
+            unused += TASKS
         else:
-            params += [(f"int32_t {task}", task) for task in tasks]
+            params += [(f"ptrdiff_t {task}", task) for task in TASKS]
         yield (
             wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
             + " {"
@@ -238,11 +238,25 @@ class _Writer:
         yield f"    {call};\n}}"
 
     def root(self) -> Iterator[str]:
-        if self.kernel.parallel is not None:
-            assert isinstance(self.code, For)
-            yield from self.loop(self.code, "task_begin", "task_end")
-        else:
+        if self.tasks is None:
             yield from self.stmt(self.code)
+            return
+        assert isinstance(self.code, For)
+        first, end = (self.iteration(self.tasks, task) for task in TASKS)
+        if first not in TASKS:
+            yield f"const ptrdiff_t {FIRST} = {first};"
+            yield f"const ptrdiff_t {END} = {end};"
+            first, end = FIRST, END
+        self.first = self.code.var, first
+        yield from self.loop(self.code, first, end)
+
+    def iteration(self, tasks: TaskRange, task: str) -> str:
+        """The iteration of the parallel loop that a task begins at."""
+        number = Var("task")
+        self.indices.add(number)
+        self.ranges[number] = (0, None)
+        self.called[number] = task
+        return self.index(tasks.begins_at(number))
 
     # -------------------------------------------------------------------------- statements
 
@@ -276,9 +290,10 @@ class _Writer:
 
     def stmt(self, s: Stmt) -> Iterator[str]:
         match s:
-            case For() if KEPT in s.annotations and self.kernel.parallel is not None:
-                task = self.name(self.kernel.parallel.var)
-                yield f"if ({task} == task_begin || {task} % {s.annotations[KEPT]} == 0) {{"
+            case For() if KEPT in s.annotations and self.first is not None:
+                var, first = self.first
+                task = self.name(var)
+                yield f"if ({task} == {first} || {task} % {s.annotations[KEPT]} == 0) {{"
                 yield from indented(self.nest(s))
                 yield "}"
             case For():
@@ -360,11 +375,13 @@ class _Writer:
             case Binary("+" | "-" | "*", a, b):
                 level = LEVELS[e.op]
                 return f"{self.index(a, level)} {e.op} {self.index(b, level + 1)}", level
-            case Binary("//" | "%", a, b) if self.divides_plainly(a, b):
-                op = "/" if e.op == "//" else "%"
-                return f"{self.index(a, PRODUCT)} {op} {self.index(b, UNARY)}", PRODUCT
-            case Binary("//" | "%" | "min" | "max", a, b):
-                return self.call_text(HELPER_OF[e.op], INDEX, self.index(a), self.index(b))
+            case Binary("//" | "%", a, b):
+                how = division(e, self.ranges)
+                if how in ("/", "%"):
+                    return f"{self.index(a, PRODUCT)} {how} {self.index(b, UNARY)}", PRODUCT
+                return self.call_text(how, INDEX, self.index(a), self.index(b))
+            case Binary("min" | "max", a, b):
+                return self.call_text(e.op, INDEX, self.index(a), self.index(b))
             case Cast(dtype, a) if self.is_index(a) and dtype in ("int32", "int64"):
                 return self.index_text(a)
         return f"(ptrdiff_t){self.expr(e, UNARY)}", UNARY
@@ -381,11 +398,6 @@ class _Writer:
                     continue
             return False
         return True
-
-    def divides_plainly(self, a: Expr, b: Expr) -> bool:
-        """Whether a / b in C, which rounds towards zero, rounds down."""
-        low = expr_bounds(a, self.ranges)[0]
-        return low is not None and low >= 0 and isinstance(b, Const) and b.value > 0
 
     # ------------------------------------------------------------------------- expressions
 
@@ -429,7 +441,7 @@ class _Writer:
                 return self.narrowed(chosen, e.dtype, ANY)
             case Cast(dtype, a):
                 return self.cast(a, dtype)
-            case Call("likely", (a,)):
+            case Call("likely" | "bounded", (a, *_)):
                 return self.text(a)
             case Call():
                 return self.call(e)
@@ -470,9 +482,13 @@ class _Writer:
                 return f"({value_type(e.dtype)})({unsigned[0]})", UNARY
             case "min" | "max":
                 return self.narrowed_call(e, e.op, wide)
-            case "//" | "%" if kind.kind == "int" and not self.divides_plainly(e.a, e.b):
-                return self.narrowed_call(e, HELPER_OF[e.op], wide)
-        op = {"//": "/", "tdiv": "/", "tmod": "%"}.get(e.op, e.op)
+            case ">>" if not shifts(e.b, self.ranges):
+                name = "ushr" if kind.kind == "uint" else "shr"
+                by = f"(uint64_t){self.expr(e.b, UNARY)}"
+                return self.narrowed(self.call_text(name, wide, self.expr(e.a), by)[0], e.dtype)
+        op = ">>" if e.op == ">>" else division(e, self.ranges)
+        if op not in ("/", "%", ">>"):
+            return self.narrowed_call(e, op, wide)
         text = f"{self.expr(e.a, UNARY)} {op} {self.expr(e.b, UNARY)}"
         return self.narrowed(text, e.dtype, SHIFT if op == ">>" else PRODUCT)
 
@@ -490,6 +506,9 @@ class _Writer:
             case Binary("&" | "|" | "^" as op, a, b):
                 left, right = self.modular(a, wide), self.modular(b, wide)
                 return f"{placed(left, UNARY)} {op} {placed(right, UNARY)}", BITS
+            case Binary("<<", a, b) if not shifts(b, self.ranges):
+                given, by = self.modular(a, wide)[0], f"(uint64_t){self.expr(b, UNARY)}"
+                return self.call_text("shl", wide, given, by)
             case Binary("<<", a, b):
                 return f"{placed(self.modular(a, wide), UNARY)} << {self.expr(b, UNARY)}", SHIFT
             case Const(value) if value >= 0:
@@ -505,7 +524,7 @@ class _Writer:
         text, level = self.call_text(name, wide, self.expr(e.a), self.expr(e.b))
         return self.narrowed(text, e.dtype, level)
 
-    def narrowed(self, text: str, dtype: str, level: int) -> Text:
+    def narrowed(self, text: str, dtype: str, level: int = ATOM) -> Text:
         """Converts back to a dtype narrower than int, the narrowest type that C computes in."""
         if dtype_of(dtype).is_integer and dtype_of(dtype).bits < 32:
             return f"({value_type(dtype)}){placed((text, level), UNARY)}", UNARY
@@ -516,6 +535,10 @@ class _Writer:
             return f"{self.expr(a, SUM)} != 0", COMPARE
         if dtype == "float16":
             return self.rounded((self.expr(a), ANY), dtype)
+        if dtype_of(a.dtype).kind == "float" and dtype_of(dtype).is_integer:
+            how = conversion(a, dtype, self.ranges)
+            text, level = self.call_text(how, a.dtype, self.expr(a))
+            return self.narrowed(text, dtype, level)
         return f"({value_type(dtype)}){self.expr(a, UNARY)}", UNARY
 
     def call_text(self, name: str, dtype: str, *args: str) -> Text:
@@ -549,11 +572,7 @@ class _Writer:
             members = f"{value_type(e.args[0].dtype)} given; {value_type(e.dtype)} read;"
             return f"((union {{ {members} }}){{{self.expr(e.args[0])}}}).read", ATOM
         if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", *ACTIVATIONS):
-            raise CodegenError(
-                f"no C for T.{e.name} of {e.dtype}",
-                where=self.kernel.name,
-                mend="a schedule without that intrinsic: the one of the target 'c'",
-            )
+            raise _no_c(e, self.kernel.name)
         if e.name == "fma":  # C's fma() is a slow call where there is no instruction
             a, b, c = e.args
             text = f"{self.expr(a, PRODUCT)} * {self.expr(b, UNARY)} + {self.expr(c, PRODUCT)}"
@@ -565,20 +584,15 @@ class _Writer:
         return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)
 
 
-def _sharing(kernel: Kernel, workspace: Mapping[Buffer, int]) -> set[Buffer]:
-    """The buffers that share bytes of the workspace with another, and so are not `restrict`."""
-
-    def end(b: Buffer) -> int:
-        return workspace[b] + elements(kernel, b) * dtype_of(b.dtype).bytes
-
-    return {
-        a
-        for a in workspace
-        for b in workspace
-        if a is not b and workspace[a] < end(b) and workspace[b] < end(a)
-    }
+def _no_c(e: Call, kernel: str) -> CodegenError:
+    return CodegenError(
+        f"no C for T.{e.name} of {e.dtype}",
+        where=kernel,
+        mend="a schedule without that intrinsic: the one of the target 'c'",
+    )
 
 
 # dtypes whose values in C have their own number of bits
 WHOLE = {"float32", "float64", "int32", "int64", "uint32", "uint64"}
-HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}
+TASKS = ("task_begin", "task_end")
+FIRST, END = "first_iteration", "end_iteration"

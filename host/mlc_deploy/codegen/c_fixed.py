@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from . import c_numbers
+from .c_text import identifier
+
 SOURCE_NOTE = """\
 /* Made by mlc-deploy. C11 that needs <math.h> and nothing else. The compiler must convert integers
  * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. */"""
@@ -40,8 +43,32 @@ enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 }
 
 #endif"""
 
+
+def header(name: str, prototypes: str) -> str:
+    """The header of generated C, a file of that name."""
+    guard = "MLC_" + identifier(name).upper()
+    return f"""#ifndef {guard}
+#define {guard}
+
+{ABI}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{prototypes}
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
 # SYMBOL, TYPE, EXP and ERF are replaced. A file gets only the helpers that its kernels call.
 HELPERS = {
+    **c_numbers.HELPERS,
     "prefetch": """\
 static inline void SYMBOL(uintptr_t at) {
 #if defined(__GNUC__)
@@ -49,16 +76,6 @@ static inline void SYMBOL(uintptr_t at) {
 #else
     (void)at;
 #endif
-}""",
-    "floordiv": """\
-static inline TYPE SYMBOL(TYPE a, TYPE b) {
-    const TYPE rest = a % b;
-    return a / b - (rest != 0 && (rest < 0) != (b < 0));
-}""",
-    "floormod": """\
-static inline TYPE SYMBOL(TYPE a, TYPE b) {
-    const TYPE rest = a % b;
-    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }""",
     "min": """\
 static inline TYPE SYMBOL(TYPE a, TYPE b) {
@@ -134,6 +151,7 @@ _OTHERS = """
 auto break case char const continue default do double else enum extern float for goto if inline int
 long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while bool true false asm typeof main linux unix args task_begin task_end
+first_iteration end_iteration
 NULL NAN INFINITY EOF errno offsetof isfinite isinf isnan isnormal signbit fpclassify
 abort abs atexit atoi atol calloc div exit free getenv labs ldiv llabs malloc qsort rand read
 realloc select srand system time write memchr memcmp memcpy memmove memset strcat strchr strcmp

@@ -9,6 +9,8 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..arith import linear
+from ..arith.normalize import may_wrap
+from ..arith.value_ranges import divides, fits, never_negative, shifts
 from ..errors import CodegenError
 from ..ir import (
     Binary,
@@ -30,7 +32,7 @@ from ..ir import (
     is_address,
 )
 from ..schedule.tensor_intrin import is_llvm
-from . import operators, products, saturate
+from . import integers, operators, products, saturate
 from .addresses import Addresses
 from .calls import call_named
 from .machine_calls import machine_call
@@ -74,7 +76,9 @@ class Expressions(Addresses):
                 x, zero = self.expr(whole.x), self.expr(whole.zero)
                 return saturate.emit(self.b, self.target, whole, x, zero, self.short)
             case Cast(dtype, a):
-                return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
+                within = dtype_of(a.dtype).kind == "float" and dtype_of(dtype).is_integer
+                within = within and fits(a, dtype, self.ranges)
+                return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype, within)
             case Call("if_then_else", (c, a, b)):
                 return self.conditional(c, a, b)
             case Call("reinterpret", (a,)):
@@ -152,18 +156,30 @@ class Expressions(Addresses):
             x, y = map(self.expr, factors)
             return products.emit(self.b, self.target, factors, (x, y))
         a, b = self.expr(e.a), self.expr(e.b)
+        if e.op in integers.DIVISIONS:
+            return integers.divided(self.b, self.machine, e.op, a, b, self.division(e))
+        if e.op in integers.SHIFTS:
+            kind, within = dtype_of(e.dtype), shifts(e.b, self.ranges)
+            return integers.shifted(self.b, e.op, a, b, kind, within)
         flags = self.fast
         if isinstance(e.a, Load) and e.a.buffer.scope == "local":
             # a sum in registers begins with 0, and 0 + x is x up to the sign of a zero
             flags = (*flags, "nsz")
         return operators.binary(self.b, self.machine, e.op, a, b, e.dtype, flags)
 
+    def division(self, e: Binary) -> integers.Division:
+        """What is known of a division."""
+        natural = dtype_of(e.dtype).kind == "uint" or never_negative(e.a, e.b, self.ranges)
+        return integers.Division(natural, divides(e.a, e.b, self.ranges))
+
     def divides_words(self, e: Binary) -> bool:
         """Whether a division may be done as one of indices: signed, by a constant, of a dtype that
         fits a word."""
         kind = dtype_of(e.dtype)
         fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
-        return fits and isinstance(e.b, Const) and e.b.value > 0
+        if not (fits and isinstance(e.b, Const) and e.b.value > 0):
+            return False
+        return not may_wrap(linear(e.a, self.ranges), e.dtype, self.ranges)
 
     def conditional(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """Only the side taken is evaluated: two blocks and a phi."""

@@ -47,7 +47,7 @@ from .entry import emit_entry
 from .expressions import Expressions
 from .saturate import rounds
 from .signature import elements, left_out_of, scalars_of, scratch_layout
-from .tasks import task_loop, turn_of
+from .tasks import TaskRange, task_range
 from .types import element_type, memory_type
 
 Value = Any
@@ -102,9 +102,10 @@ class _Emitter(Expressions):
         begin, end = function.args[-2:]
         assert isinstance(self.code, Block)
         code = self.code.body
-        if task_loop(self.kernel) is not None:
+        tasks = task_range(self.kernel)
+        if tasks is not None:
             assert isinstance(code, For)
-            first, end = self.turn(code, begin), self.turn(code, end)
+            first, end = self.iteration(tasks, begin), self.iteration(tasks, end)
             self.tasks = code.var, first
             self.loop(code, first, end)
         else:
@@ -162,12 +163,12 @@ class _Emitter(Expressions):
         self.b, self.pointers, self.variables, self.scopes, self.tasks = outside
         self.b.call(function, [*given, *values])
 
-    def turn(self, loop: For, task: Value) -> Value:
-        """The turn of the parallel loop that a task begins at."""
+    def iteration(self, tasks: TaskRange, task: Value) -> Value:
+        """The iteration of the parallel loop that a task begins at."""
         number = Var("task")
         self.variables[number] = task
         self.ranges.bind(number, (0, None))
-        return self.integer(number if self.sharers else turn_of(loop, number))
+        return self.integer(tasks.begins_at(number))
 
     def allocate(self, workspace: Value) -> None:
         offsets, _ = scratch_layout(self.kernel)

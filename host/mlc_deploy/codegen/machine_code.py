@@ -16,13 +16,13 @@ from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import SCALARS, Buffer, Dim, Var, const, substitute
+from ..ir import SCALARS, Buffer, Dim, Expr, Var, const, substitute
 from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
 from .merge import KERNEL
 from .signature import bounds_of, left_out_of, most, scalars_of, scratch_layout
-from .tasks import task_loop, tasks
+from .tasks import task_range, tasks
 from .types import forget_constants
 
 
@@ -64,8 +64,10 @@ def compile_shared(
 def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> SignatureMap:
     given = kernel.body.attrs[SCALARS][number]
     scalars = {v: const(given[v.name], v.dtype) for v in scalars_of(kernel)}
-    loop = task_loop(kernel)
-    turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, scalars), {})
+    found = task_range(kernel)
+    count: Expr = const(1)
+    if found is not None:
+        count = simplify_expr(substitute(found.loop.extent, scalars), {})
     left_out = left_out_of(kernel, number)
     shared = [p for p in kernel.body.buffers if p.name not in left_out]
     outputs = tuple(
@@ -75,7 +77,7 @@ def _own_signature(kernel: Kernel, number: int, own: Sequence[Buffer]) -> Signat
     return {
         "params": [_param(alone, p) for p in own],
         "scalars": [],
-        "tasks": _extent(dim(turns)),
+        "tasks": _extent(dim(count)),
         "workspace": scratch_layout(kernel)[1],
     }
 

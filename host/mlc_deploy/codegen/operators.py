@@ -20,7 +20,7 @@ from mlc_targets import Target
 
 from ..errors import CodegenError
 from ..ir import DType, dtype_of, with_lanes
-from . import math
+from . import integers, math
 from .calls import call_named, end_to_end, picked
 from .types import element_type, type_suffix, undefined
 
@@ -29,7 +29,7 @@ I32 = ll.IntType(32)
 
 FLOAT_BITS = {ll.HalfType: 16, ll.FloatType: 32, ll.DoubleType: 64}
 FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
-INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor", "<<": "shl"}
+INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor"}
 ROUNDING = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc"}
 UNARY = {**ROUNDING, "round": "llvm.roundeven", "sqrt": "llvm.sqrt", "abs": "llvm.fabs"}
 STEPS = (*ROUNDING, "round", "fmod")  # functions that have steps
@@ -49,10 +49,13 @@ LIBM = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """fused: multiply-add in one instruction, by lane too. halves: arithmetic on float16. rounds:
-    instructions that round floats to integers. by_four: an instruction converts four numbers
-    between float16 and float32, and LLVM does not select it by itself."""
+    """arch: the target's. divides: an instruction divides integers. fused: multiply-add in one
+    instruction, by lane too. halves: arithmetic on float16. rounds: instructions that round floats
+    to integers. by_four: an instruction converts four numbers between float16 and float32, and LLVM
+    does not select it by itself."""
 
+    arch: str
+    divides: bool
     fused: bool
     halves: bool
     rounds: bool
@@ -63,6 +66,8 @@ def machine_of(target: Target) -> Machine:
     # 32-bit NEON multiplies and adds in one instruction by lane only unfused.
     narrow = target.arch == "arm"
     return Machine(
+        arch=target.arch,
+        divides=not narrow or target.has("hwdiv-arm"),
         fused=not narrow,
         halves=target.float16 == "arithmetic",
         rounds=not narrow or target.has("fp-armv8"),
@@ -79,7 +84,7 @@ def binary(
     dtype: str,
     flags: tuple[str, ...] = (),
 ) -> Value:
-    """`x op y`; flags are LLVM's fast-math flags."""
+    """`x op y`, for what no rule of integers.py is about; flags are LLVM's fast-math flags."""
     kind = dtype_of(dtype)
     if kind.kind == "float" and kind.bits > 16 and op in FLOAT:  # the most frequent
         return getattr(b, FLOAT[op])(x, y, flags=flags)
@@ -101,20 +106,6 @@ def binary(
             return intrinsic(b, f"llvm.{'s' if kind.kind == 'int' else 'u'}{op}", [x, y])
         case (_, _) if op in INTEGER:
             return getattr(b, INTEGER[op])(x, y)
-        case (">>", "int"):
-            return b.ashr(x, y)
-        case (">>", _):
-            return b.lshr(x, y)
-        case ("//" | "tdiv", "uint"):
-            return b.udiv(x, y)
-        case ("%" | "tmod", "uint"):
-            return b.urem(x, y)
-        case ("tdiv", _):
-            return b.sdiv(x, y)
-        case ("tmod", _):
-            return b.srem(x, y)
-        case ("//" | "%", _):
-            return floored(b, op, x, y)
     raise AssertionError(f"no code for {op} of {dtype}")
 
 
@@ -122,17 +113,6 @@ def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
     """The smaller or larger; a NaN on either side gives NaN: y where both comparisons fail."""
     better = b.fcmp_ordered("<" if op == "min" else ">", x, y)
     return b.select(b.or_(better, b.fcmp_unordered("uno", x, x)), x, y)
-
-
-def floored(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
-    """Division that rounds down, from LLVM's, which rounds towards zero."""
-    rest = b.srem(x, y)
-    zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
-    differs = b.icmp_signed("<", b.xor(rest, y), zero)
-    adjust = b.and_(differs, b.icmp_signed("!=", rest, zero))
-    if op == "%":
-        return b.add(rest, b.select(adjust, y, zero))
-    return b.add(b.sdiv(x, y), b.sext(adjust, rest.type))
 
 
 def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtype: str) -> Value:
@@ -148,19 +128,20 @@ def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtyp
     return b.icmp_unsigned(op, x, y)
 
 
-def cast(b: ll.IRBuilder, machine: Machine, value: Value, source: str, to: str) -> Value:
-    """Value conversion: float to integer truncates towards zero, integers wrap."""
+def cast(
+    b: ll.IRBuilder, machine: Machine, value: Value, source: str, to: str, fits: bool = False
+) -> Value:
+    """Value conversion: floats become integers as integers.py says, integers wrap. fits: a float is
+    within the integer's range, unless it is NaN."""
     x, y = dtype_of(source), dtype_of(to)
     if x.kind == "float" and x.bits == 16 and y.kind != "float" and not machine.halves:
-        return cast(b, machine, _extended(b, machine, value), _single(x), to)
+        return cast(b, machine, _extended(b, machine, value), _single(x), to, fits)
     wanted = element_type(to)
     match x.kind, y.kind:
         case ("float", "float"):
             return _converted(b, machine, value, y)
-        case ("float", "int"):
-            return b.fptosi(value, wanted)
-        case ("float", "uint"):
-            return b.fptoui(value, wanted)
+        case ("float", "int" | "uint"):
+            return integers.truncated(b, machine.arch, value, y, fits)
         case ("float", "bool"):
             return b.fcmp_unordered("!=", value, ll.Constant(value.type, None))
         case (_, "bool"):
@@ -182,7 +163,7 @@ def call(
     """A function of floats. Raises CodegenError, naming the kernel `where`, for an unknown
     function."""
     kind = dtype_of(dtype)
-    if name == "likely":
+    if name in ("likely", "bounded"):
         return args[0]
     if kind.kind != "float":
         raise CodegenError(

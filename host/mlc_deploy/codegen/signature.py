@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlc_targets.object_format import ALIGNMENT
 
@@ -35,6 +35,20 @@ def elements(kernel: Kernel, buffer: Buffer) -> int:
             mend="compute it inside a loop whose turns need a constant part of it",
         )
     return size
+
+
+def sharing(kernel: Kernel, workspace: Mapping[Buffer, int]) -> set[Buffer]:
+    """The buffers that share bytes of the workspace with another, and so are not `restrict`."""
+
+    def end(b: Buffer) -> int:
+        return workspace[b] + elements(kernel, b) * dtype_of(b.dtype).bytes
+
+    return {
+        a
+        for a in workspace
+        for b in workspace
+        if a is not b and workspace[a] < end(b) and workspace[b] < end(a)
+    }
 
 
 def most(kernel: Kernel, extent: Dim) -> Dim:

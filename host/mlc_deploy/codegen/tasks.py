@@ -1,11 +1,14 @@
-"""Tasks, which the runtime counts and cuts into ranges, as turns of the parallel loop.
+"""Tasks, which the runtime counts and cuts into ranges, as iterations of the parallel loop.
 
-If the extent is constant or a symbolic dimension, there is a task per turn. The runtime knows
+If the extent is constant or a symbolic dimension, there is a task per iteration. The runtime knows
 dimensions, but computes nothing from them. So if the extent is f(n), such as (n + 15) // 16, there
-are n tasks, and tasks [b, e) are the turns [f(b), f(e)).
+are n tasks, and tasks [b, e) are the iterations [f(b), f(e)). Both back ends, and the metadata that
+the runtime reads, take this from here.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ..arith import Linear, linear
 from ..arith.linear import Atom, Product, Quotient
@@ -13,25 +16,39 @@ from ..ir import SCALARS, Const, Expr, For, Var, const, substitute, walk
 from ..lower import Kernel
 
 
-def task_loop(kernel: Kernel) -> For | None:
-    """The kernel's parallel loop, if tasks can stand for its turns."""
+@dataclass(frozen=True, slots=True)
+class TaskRange:
+    """The parallel loop whose iterations tasks are. counted: the number of tasks, or the dimension
+    that equals it; None where the caller knows the tasks by other means (shared kernels, whose
+    tasks are iterations)."""
+
+    loop: For
+    counted: int | Var | None
+
+    def begins_at(self, task: Var) -> Expr:
+        """The iteration that a task begins at, which is where the task before it ends."""
+        extent = self.loop.extent
+        return substitute(extent, {self.counted: task}) if isinstance(self.counted, Var) else task
+
+
+def task_range(kernel: Kernel) -> TaskRange | None:
+    """What the kernel's tasks are. None for a kernel of one task, whose body runs once whatever
+    range it is called with: it has no parallel loop, or none that tasks can stand for."""
     loop = kernel.parallel
+    if loop is None:
+        return None
     if SCALARS in kernel.body.attrs:
-        return loop
-    return loop if loop is not None and _counted(loop.extent) is not None else None
+        return TaskRange(loop, None)
+    counted = _counted(loop.extent)
+    return None if counted is None else TaskRange(loop, counted)
 
 
 def tasks(kernel: Kernel) -> int | Var:
     """The number of tasks, or the symbolic dimension that equals it."""
-    loop = task_loop(kernel)
-    found = None if loop is None else _counted(loop.extent)
-    return 1 if found is None else found
-
-
-def turn_of(loop: For, task: Var) -> Expr:
-    """The turn that a task begins at."""
-    counted = _counted(loop.extent)
-    return substitute(loop.extent, {counted: task}) if isinstance(counted, Var) else task
+    found = task_range(kernel)
+    if found is None:
+        return 1
+    return 1 if found.counted is None else found.counted
 
 
 def _counted(extent: Expr) -> int | Var | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from . import numbers
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .nodes import (
     FALSE,
@@ -118,8 +118,12 @@ def dtype_for_number(value: object, other: str) -> str:
     return kind.scalar if kind.kind != "bool" or isinstance(value, (bool, np.bool_)) else INDEX
 
 
-def _truncated(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+def _left(a: int, by: int) -> int:
+    return a << by if 0 <= by < MOST_BITS else 0
+
+
+def _right(a: int, by: int) -> int:
+    return a >> (by if 0 <= by < MOST_BITS else MOST_BITS)
 
 
 FOLD: dict[str, Callable[[Any, Any], Any]] = {
@@ -127,17 +131,17 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "tdiv": _truncated,
-    "tmod": lambda a, b: a - b * _truncated(a, b),
+    "//": numbers.floor_quotient,
+    "%": numbers.floor_remainder,
+    "tdiv": numbers.quotient,
+    "tmod": numbers.remainder,
     "min": min,
     "max": max,
     "&": operator.and_,
     "|": operator.or_,
     "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
+    "<<": _left,
+    ">>": _right,
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -145,6 +149,7 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+MOST_BITS = 64  # of an integer
 DIVISIONS = ("//", "%", "tdiv", "tmod")
 
 
@@ -172,8 +177,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if isinstance(x, Const) and isinstance(y, Const):
         if kind.kind == "float":
             return _fold_floats(op, float(x.value), float(y.value), x.dtype)
-        if not (op in DIVISIONS and y.value == 0):
-            return const(FOLD[op](x.value, y.value), x.dtype)
+        return const(FOLD[op](x.value, y.value), x.dtype)
     if kind.is_integer and kind.lanes == 1:
         found = _integer_identity(op, x, y)
         if found is not None:
@@ -302,9 +306,8 @@ def cast(dtype: str, a: ExprLike) -> Expr:
         return value
     if isinstance(value, Const):
         if dtype_of(dtype).is_integer and isinstance(value.value, float):
-            if not math.isfinite(value.value):
-                return Cast(dtype, value)
-            return const(math.trunc(value.value), dtype)
+            whole = numbers.converted(np.float64(value.value), numpy_dtype(dtype))
+            return const(int(whole), dtype)
         return const(value.value, dtype)
     return Cast(dtype, value)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import numbers
 from .build import is_const
 from .dtypes import dtype_of, numpy_dtype
 from .extern import ADDRESS, Reference, extern_name, from_element
@@ -277,6 +278,8 @@ class _Writer:
                     return f"logical_{op}({x}, {y})"
                 if op in ("min", "max", "tdiv", "tmod"):
                     return f"{op}_({x}, {y})"
+                if op in FLOORED and (not isinstance(b, Const) or b.value == 0):
+                    return f"{FLOORED[op]}_({x}, {y})"
                 return f"({x} {op} {y})"
             case Compare(op, a, b):
                 return f"({self.expr(a)} {op} {self.expr(b)})"
@@ -333,22 +336,16 @@ def _check(index: Any, extent: int) -> Any:
     return index
 
 
-def _truncated_division(a: Any, b: Any) -> Any:
-    """a / b rounded towards zero; a where b is 0, since both sides of a Select are evaluated."""
-    by = np.where(np.equal(b, 0), np.ones_like(b), b)[()]
-    down = a // by
-    return down + ((down * by != a) & ((a < 0) != (by < 0)))
-
-
 def _cast(to: Any, value: Any) -> Any:
-    """Converts to a numpy type; float to integer truncates, integers wrap."""
-    return np.asarray(value).astype(to)[()]
+    """Converts to a numpy type."""
+    return numbers.converted(value, to)[()]
 
 
 def _erf(x: Any) -> Any:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))[()]
 
 
+FLOORED = {"//": "floordiv", "%": "floormod"}
 INTRINSICS: dict[str, Any] = {
     "check": _check,
     "from_element": from_element,
@@ -363,8 +360,10 @@ INTRINSICS: dict[str, Any] = {
     "select_": lambda c, a, b: np.asarray(np.where(c, a, b))[()],
     "min_": np.minimum,
     "max_": np.maximum,
-    "tdiv_": _truncated_division,
-    "tmod_": np.fmod,
+    "floordiv_": numbers.floor_quotient,
+    "floormod_": numbers.floor_remainder,
+    "tdiv_": numbers.quotient,
+    "tmod_": numbers.remainder,
     "exp_": lambda x: np.exp(np.float64(x)),
     "log_": lambda x: np.log(np.float64(x)),
     "sin_": lambda x: np.sin(np.float64(x)),
@@ -385,4 +384,5 @@ INTRINSICS: dict[str, Any] = {
     "fma_": lambda x, y, z: np.float64(x) * np.float64(y) + np.float64(z),
     "abs_": np.abs,
     "likely_": lambda x: x,
+    "bounded_": lambda x, low, high: x,
 }

@@ -4,7 +4,8 @@ Nodes are values: rebuilt, never edited, compared by identity (`structural.py` h
 names). Every loop starts at 0 and steps by 1. Semantics:
 
 - Integer `//` and `%` round towards minus infinity, as Python's; `tdiv` and `tmod` towards zero, as
-  C's. Integer overflow is undefined behaviour of the program, never of a pass.
+  C's. Overflow of an index is undefined behaviour of the program, never of a pass; data wraps.
+- Division by 0, shifts by any amount, and conversions of any float are defined (numbers.py).
 - `min`/`max` of floats: a NaN on either side gives NaN.
 - Float expressions keep their order. A reduction's steps may run in any order.
 - `Select` evaluates both sides; the call `if_then_else(cond, a, b)` only the one it takes, so it
@@ -277,7 +278,8 @@ class Select(Expr):
 
 @node
 class Cast(Expr):
-    """Value conversion: float to integer truncates towards zero, integers wrap."""
+    """Value conversion: float to integer truncates towards zero and keeps within the range
+    (numbers.py), integers wrap."""
 
     dtype: str
     a: Expr

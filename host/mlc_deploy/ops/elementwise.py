@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import te
 from ..arith import linear
-from ..ir import Dim, Expr, Var, const, dtype_of, free_vars, same_expr
+from ..ir import Dim, Expr, Var, const, dtype_of, free_vars, numbers, same_expr
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
 from .registry import Array, Attrs, Operator, Trait, register, require
@@ -179,10 +179,7 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 def divide_array(a: Array, b: Array) -> Array:
     """Integers are divided towards zero; x / 0 gives 0."""
-    if a.dtype.kind == "f":
-        return np.asarray(a / b)
-    quotient = np.floor_divide(a, b)
-    return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype))
+    return np.asarray(a / b if a.dtype.kind == "f" else numbers.quotient(a, b))
 
 
 def _mod(a: Expr, b: Expr, truncated: bool) -> Expr:
@@ -197,7 +194,10 @@ def _mod(a: Expr, b: Expr, truncated: bool) -> Expr:
 
 
 def _mod_array(a: Array, b: Array, truncated: bool) -> Array:
-    return np.fmod(a, b) if truncated else np.mod(a, b)
+    if a.dtype.kind == "f":
+        return np.fmod(a, b) if truncated else np.mod(a, b)
+    rest = numbers.remainder(a, b) if truncated else numbers.floor_remainder(a, b)
+    return np.asarray(rest)
 
 
 def _cast(x: Expr, dtype: str) -> Expr:
@@ -370,7 +370,7 @@ def _compute_cast(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _evaluate_cast(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    return [inputs[0].astype(attrs["dtype"])]
+    return [numbers.converted(inputs[0], attrs["dtype"])]
 
 
 def _compute_where(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:

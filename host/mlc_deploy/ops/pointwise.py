@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import te
-from ..ir import Binary, Call, Cast, Compare, Const, Expr, Not, Select, dtype_of
+from ..ir import Binary, Call, Cast, Compare, Const, Expr, Not, Select, dtype_of, numbers
 from ..ir.dtypes import numpy_dtype
 from ..ir.interp import INTRINSICS
 from ..te import Tensor
@@ -40,8 +40,9 @@ COMPARES: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 BINARIES: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
+    "//": INTRINSICS["floordiv_"], "%": INTRINSICS["floormod_"],
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift,
     "and": np.logical_and, "or": np.logical_or,
     **{op: INTRINSICS[f"{op}_"] for op in ("min", "max", "tdiv", "tmod")},
 }  # fmt: skip
@@ -147,7 +148,7 @@ def _array(step: Step, operands: list[Array]) -> Array:
         case "const", _:
             return np.asarray(_number(step[1], step[2]), numpy_dtype(step[1]))
         case "cast", [a]:
-            return a.astype(numpy_dtype(step[1]))
+            return numbers.converted(a, numpy_dtype(step[1]))
         case "call", args:
             return np.asarray(CALLS[step[1]][1](*args)).astype(numpy_dtype(step[2]))
         case "select", [condition, a, b]:

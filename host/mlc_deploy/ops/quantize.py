@@ -143,7 +143,8 @@ def _compute_rescale(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
     require(fits, f"rescale: multiplier, shift and zero {sizes} for {list(sums.shape)}")
 
     def element(*i: Expr) -> Expr:
-        factor, by = element_at(multiplier, i).astype("int64"), element_at(shift, i)
+        factor = element_at(multiplier, i).astype("int64")
+        by = te.bounded(element_at(shift, i), -31, 30)
         product = (sums[i] << te.maximum(by, 0)).astype("int64") * factor
         high = ((product + (1 << 30)) >> 31).astype(SUMS)
         result = _halves_away(high, by) + element_at(zero, i).astype(SUMS)

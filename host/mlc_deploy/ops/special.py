@@ -90,15 +90,7 @@ def _is_inf_array(x: Array, positive: bool, negative: bool) -> Array:
 def _shift(a: Expr, b: Expr, left: bool) -> Expr:
     """A shift by at least the width, or by a negative number, leaves no bit of a; to the right, it
     leaves copies of a negative number's sign."""
-    bits = dtype_of(a.dtype).bits
-    inside = b < bits
-    if dtype_of(a.dtype).kind == "int":
-        inside = te.all_of(inside, b >= 0)
-    by = te.select(inside, b, const(0, b.dtype))
-    if left:
-        return te.select(inside, binary("<<", a, by), const(0, a.dtype))
-    gone = te.select(a < 0, const(-1, a.dtype), const(0, a.dtype))
-    return te.select(inside, binary(">>", a, by), gone)
+    return binary("<<" if left else ">>", a, b)
 
 
 def _shift_array(a: Array, b: Array, left: bool) -> Array:

@@ -8,6 +8,7 @@ from ..ir import IterVar, address_of, call_extern
 from ..ir.build import all_of, any_of, if_then_else, not_, select
 from .intrinsics import (
     abs,
+    bounded,
     ceil,
     cos,
     erf,
@@ -120,6 +121,7 @@ __all__ = [
     "tanh",
     "thread_axis",
     "trunc",
+    "bounded",
     "truncdiv",
     "truncmod",
     "var",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Expr, ExprLike, binary, call, dtype_of, expr, select
+from ..ir import Expr, ExprLike, binary, call, const, dtype_of, expr, select
 
 FLOAT_CALLS = (
     "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil round trunc".split()
@@ -115,6 +115,12 @@ def abs(x: ExprLike) -> Expr:
     if kind.kind == "int":
         return select(value < 0, -value, value)
     return call("abs", value.dtype, value)
+
+
+def bounded(x: Expr, low: int, high: int) -> Expr:
+    """x, an integer that is never less than low nor more than high: nothing checks that."""
+    ends = const(low, x.dtype), const(high, x.dtype)
+    return call("bounded", x.dtype, x, *ends)
 
 
 def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
