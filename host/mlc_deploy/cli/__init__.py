@@ -3,6 +3,7 @@
 signals   what a signal does from the first line on
 ending    how the process ends: by itself, or by a signal at any moment
 main      the commands, and their groups in --help
+groups    groups of commands, alike by every version of click
 run       the job: compile, deploy, check, time
 options   options that commands share, and how their values are read
 place     the target and the board

@@ -14,6 +14,7 @@ import click
 from ..board.enrolled import Enrolled
 from ..driver.workers import cores
 from .errors import OK
+from .groups import Group
 from .help import BOARD, HELP_NAMES, OUTPUTS, Command, grouped
 from .json_file import JsonFile
 from .options import DEBUG, JSON_HELP, Misuse
@@ -22,7 +23,7 @@ from .progress import Progress
 from .tables import add_row, console_for, plain_table, tell
 
 
-@click.group(context_settings={"help_option_names": HELP_NAMES})
+@click.group(cls=Group, context_settings={"help_option_names": HELP_NAMES})
 def farm() -> None:
     """Share boards and builders among machines and users."""
 
