@@ -22,10 +22,12 @@ from tests.test_package import ROOT, built
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Extras that add to what a user's command can do, and install in a minute. Those of PyTorch take a
 # gigabyte; `farm` and `labgrid` have groups of their own.
-EXTRAS = ("images", "onnxruntime", "text", "tflite", "tune")
+EXTRAS = ("images", "text", "tflite", "tune")
 # Of the extra `dev`, what the tests below import. Others are tools, whose own needs may exclude
-# the oldest versions of ours.
-TESTING = ("ai-edge-litert", "hatchling", "hypothesis", "onnxruntime", "pyelftools", "pytest")
+# the oldest versions of ours. JUDGE computes what the tests compare with: an old one has faults of
+# its own.
+TESTING = ("hatchling", "hypothesis", "pyelftools", "pytest", "pytest-xdist")
+JUDGE = ("ai-edge-litert", "onnxruntime")
 # The command line, reading models, the reference, the compiler, files and the runtime here. What
 # asks an emulator takes most of the default tests' time, and hardly depends on packages.
 CORE = (
@@ -93,6 +95,7 @@ def test_core_passes(name: str, program: str | None, tmp_path: Path) -> None:
         pytest.skip(f"no {name} here")
     first = name == next(pythons())[0]
     wanted = [oldest(r) for r in requirements()] if first else requirements()
+    wanted += JUDGE
     python = str(tmp_path / "venv" / "bin" / "python")
     wheel = built("wheel", tmp_path / "wheel")
     for command in (

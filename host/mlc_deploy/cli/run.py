@@ -483,6 +483,14 @@ def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> 
     for name, check in checks.items():
         if check.ok:
             continue
+        if check.shapes:
+            mine, right = (list(shape) for shape in check.shapes)
+            texts.append(
+                f"output '{name}' has the shape {mine}, the reference {right}\n"
+                f"  in:  how many elements the data decide\n"
+                "  try: --output DIR, which writes the board's outputs"
+            )
+            continue
         if check.wrong:
             what = f"output '{name}' is wrong in {check.wrong} of {outputs[name].size} elements"
         else:
