@@ -45,11 +45,15 @@ def main() -> None:
 
 def _open_streams() -> None:
     """Whoever starts this process may have closed a standard stream: Python then has None for it,
-    and the next file would get its number."""
+    and the next file would get its number. Whatever the encoding of the others, a character that it
+    lacks is replaced: gbk, cp932 and ascii have few of those in models' names and in our tables."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             nothing = os.open(os.devnull, os.O_RDWR)
             if nothing != number:
                 os.dup2(nothing, number)
                 os.close(nothing)
             setattr(sys, name, open(number, mode, closefd=False))
+        elif mode == "w":
+            stream.reconfigure(errors="replace")

@@ -16,6 +16,7 @@ from ..decode.api import Decoder, Reply
 from ..decode.speech import Transcriber, Transcript
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
+from ..files.outside import name_of
 from .help import BOARD, OUTPUTS, grouped
 from .json_file import JsonFile
 from .options import CORES, DEBUG, JSON_HELP, refuse_compiled
@@ -99,7 +100,7 @@ def run_record(
     file: Path, target: Target, session: Session, written: Reply[Any] | Transcript
 ) -> Record:
     return {
-        "model": file.stem, "target": str(target), "board": session.board,
+        "model": name_of(file), "target": str(target), "board": session.board,
         "emulated": session.emulated, "text": written.text or None, "reply": written.tokens,
         **written.summary.record(),
     }  # fmt: skip

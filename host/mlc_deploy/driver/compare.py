@@ -89,9 +89,9 @@ class Comparison:
 
 
 NO_SLACK = Slack()
-# An engine rounds at every layer, and the moved model its inputs and weights alone. In twelve layers
-# of convolutions and normalizations (tests/driver/test_steep.py), onnxruntime's error is 1.1 times
-# the movement on average and ours, by Winograd's filtering, 4.8 times; 4 deviations are 20 times.
+# An engine rounds at every layer, and the moved model its inputs and weights alone. In twelve
+# layers of convolutions and normalizations (tests/driver/test_steep.py), onnxruntime's error is 1.1
+# times the movement on average and ours, by Winograd's filtering, 4.8 times; 4 deviations are 20.
 STEEP = 32
 
 

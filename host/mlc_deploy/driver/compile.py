@@ -25,6 +25,7 @@ from ..codegen.c_fixed import MATH_NAMES
 from ..codegen.link import undefined
 from ..errors import LowerError
 from ..files.mapped import Buffer
+from ..files.outside import name_of
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, unwritten_program
 from ..graph.indices import index_extents
@@ -259,7 +260,7 @@ def compile(
     )
     assert library.object_bytes  # merges now, so that `seconds` includes it
     return CompiledModel(
-        name=Path(model).stem if isinstance(model, (str, Path)) else graphs.reference.name,
+        name=name_of(Path(model)) if isinstance(model, (str, Path)) else graphs.reference.name,
         target=to,
         reference=graphs.reference,
         program=program,

@@ -104,7 +104,7 @@ def convolution(
             places = [slice(b + k * d, b + k * d + (n - 1) * s + 1, s) for b, k, d, s, n in steps]
             part = exact(data[(slice(None), slice(None), *places)])
             part = part.reshape(batch, groups, channels // groups, pixels)
-            own = weights[(..., *tap)]
+            own: Array = weights[(slice(None), slice(None), slice(None), *tap)]
             # One channel in a group: a product of numbers, without a call per group.
             total += own * part if w.shape[1] == 1 else own @ part
         summed = narrowed(total, dtype).reshape(batch, out_channels, *taken)

@@ -224,12 +224,11 @@ def _evaluate_resample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]
     axis = attrs["axis"] % x.ndim
     along = (1,) * axis + indices.shape[:1] + (1,) * (x.ndim - axis - 1)
     places = np.clip(indices, 0, x.shape[axis] - 1)
-    return [
-        sum(
-            np.take(x, places[:, tap], axis) * weights[:, tap].reshape(along)
-            for tap in range(indices.shape[1])
-        )
-    ]
+    total: Any = sum(
+        np.take(x, places[:, tap], axis) * weights[:, tap].reshape(along)
+        for tap in range(indices.shape[1])
+    )
+    return [total]
 
 
 register(Operator("sample", _compute_sample, _evaluate_sample, "anchor"))
