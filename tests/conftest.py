@@ -37,6 +37,7 @@ GROUPS = {
     "farm": "a whole farm on this machine, with Dask (needs the extra 'farm')",
     "report": "pages of reports in a headless Chromium (needs Debian's chromium)",
     "docs": "the commands of README and docs that take long: tuning, scripts, make",
+    "oldest": "the oldest dependencies that pyproject.toml allows; other Pythons (needs pip)",
     "train": "trains the shipped models again (needs the extra 'train')",
 }
 DEFAULT = "default"

@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 
 from mlc_rpc.errors import Unreachable
+from mlc_rpc.own import absolute
 from mlc_rpc.wire import KEY_BYTES
 
 MOST_READ = 4096  # bytes read of a key file
@@ -24,8 +25,7 @@ PORT = 9190  # only a suggestion
 
 def key_path(name: str) -> Path:
     """The file of a board's key. `name` is the host in its URL: tcp://NAME:port."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    folder = Path(base) if base else Path.home() / ".config"
+    folder = absolute("XDG_CONFIG_HOME") or Path.home() / ".config"
     return folder / "mlc-deploy" / "keys" / re.sub(r"[^\w.-]", "_", name)
 
 

@@ -1,10 +1,17 @@
-"""Whether other users may change a file or folder of the user's."""
+"""Folders that are the user's own: where they are, and whether other users may change them."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+
+
+def absolute(variable: str) -> Path | None:
+    """The folder that an environment variable names; None without it. A relative one is ignored,
+    as the XDG base directory specification says: it would depend on the current folder."""
+    path = Path(os.environ.get(variable, ""))
+    return path if path.is_absolute() else None
 
 
 def why_foreign(path: str | Path, status: os.stat_result | None = None) -> str:

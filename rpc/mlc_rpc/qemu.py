@@ -7,7 +7,6 @@ made is preferred to the system's.
 from __future__ import annotations
 
 import difflib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from mlc_rpc.counters import Counter, plugin_remedy
 from mlc_rpc.errors import Unreachable
-from mlc_rpc.own import why_foreign
+from mlc_rpc.own import absolute, why_foreign
 from mlc_rpc.process import ProcessTransport, runtime_file
 from mlc_rpc.transport import QemuUrl, Runtime, Transport, why_no_board
 from mlc_targets.caches import Cache, caches_option
@@ -89,8 +88,7 @@ def find_qemu(machine: str, board: str = "qemu://") -> str:
 
 def built_folder() -> Path:
     """Where scripts/build-qemu installs emulators."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "mlc-deploy" / "qemu"
+    return (absolute("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlc-deploy" / "qemu"
 
 
 def _installed(machine: str) -> str | None:

@@ -26,7 +26,7 @@ umask 077
 place() {
     u=$(id -u)
     case $1 in
-    0) d=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/mlc-runtime} ;;
+    0) case ${XDG_CACHE_HOME-} in /*) d=$XDG_CACHE_HOME/mlc-runtime ;; *) d= ;; esac ;;
     1) d=${HOME:+$HOME/.cache/mlc-runtime} ;;
     2) d=/var/tmp/mlc-runtime-$u ;;
     3) d=/dev/shm/mlc-runtime-$u ;;

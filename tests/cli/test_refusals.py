@@ -126,6 +126,8 @@ CASES: dict[str, list[list[str]]] = {
         ["--board", "none", "--json", "/dev/full"],
         ["--board", "none", "--expect", "probability=short.npy"],
         ["board", "frob"],
+        ["board", "lists"],
+        ["farm", "list", "--jsn", "x"],
     ],
     "arrays": [
         ["--board", "local://", "--input", "image=short.npy"],
@@ -233,3 +235,11 @@ def test_a_mistake_of_ours_says_so(
     monkeypatch.setattr("mlc_deploy.cli.run.compiled", lambda *_, **__: [][0])
     golden(mlc_deploy("--board", "none").complaint)
     assert "Traceback" in mlc_deploy("--board", "none", "--debug").stderr
+
+
+@pytest.mark.parametrize("group", ["board", "farm"])
+def test_group_without_a_command_shows_its_help(group: str, mlc_deploy: Command) -> None:
+    """As bad usage, whatever click does by itself: that depends on its version."""
+    run = mlc_deploy(group)
+    assert run.status == 2 and not run.stdout
+    assert run.stderr.startswith(f"Usage: mlc-deploy {group} [OPTIONS] COMMAND [ARGS]...\n")

@@ -230,7 +230,8 @@ def test_rows_of_int8_with_scales(board: str, request: pytest.FixtureRequest) ->
         np.testing.assert_allclose(made[f"y{number}"], wanted, rtol=1e-3, atol=1e-4)
         q, k, v, *added, of_k, of_v = arrays
         plain = {n: a for n, a in attrs.items() if n != "scaled"}
-        (same,) = evaluate("attention", [q, k * of_k, v * of_v, *added], plain)
+        rows = [x * scale.astype(np.float64) for x, scale in ((k, of_k), (v, of_v))]
+        (same,) = evaluate("attention", [q, *rows, *added], plain)
         np.testing.assert_allclose(wanted, same, rtol=1e-5)
 
 

@@ -8,14 +8,13 @@ target = "raspberry-pi/4b-aarch64"      # optional: replaces the target that the
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from mlc_rpc.own import why_foreign
+from mlc_rpc.own import absolute, why_foreign
 
 from ..errors import InputError
 from ..files.limits import BOARDS_BYTES, BOARDS_PARTS
@@ -30,8 +29,7 @@ class Enrolled:
 
 
 def boards_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "mlc-deploy" / "boards.toml"
+    return (absolute("XDG_CONFIG_HOME") or Path.home() / ".config") / "mlc-deploy" / "boards.toml"
 
 
 def enrolled_boards() -> dict[str, Enrolled]:

@@ -3,6 +3,7 @@
 signals   what a signal does from the first line on
 ending    how the process ends: by itself, or by a signal at any moment
 main      the commands, and their groups in --help
+groups    groups of commands, alike by every version of click
 run       the job: compile, deploy, check, time
 options   options that commands share, and how their values are read
 place     the target and the board
@@ -44,11 +45,15 @@ def main() -> None:
 
 def _open_streams() -> None:
     """Whoever starts this process may have closed a standard stream: Python then has None for it,
-    and the next file would get its number."""
+    and the next file would get its number. Whatever the encoding of the others, a character that it
+    lacks is replaced: gbk, cp932 and ascii have few of those in models' names and in our tables."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             nothing = os.open(os.devnull, os.O_RDWR)
             if nothing != number:
                 os.dup2(nothing, number)
                 os.close(nothing)
             setattr(sys, name, open(number, mode, closefd=False))
+        elif mode == "w":
+            stream.reconfigure(errors="replace")

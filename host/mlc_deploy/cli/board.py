@@ -19,6 +19,7 @@ from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, rem
 from .box import box_text
 from .calibrate import calibrate_command
 from .errors import FAILED, OK
+from .groups import Group
 from .help import BOARD, COMPILING, HELP_NAMES, Command, grouped
 from .options import DEBUG, Misuse
 from .place import checked, located
@@ -27,7 +28,7 @@ from .tables import add_row, bytes_text, console_for, labelled, plain_table, tel
 SECONDS = 30.0  # to read a board's key or facts
 
 
-@click.group(context_settings={"help_option_names": HELP_NAMES})
+@click.group(cls=Group, context_settings={"help_option_names": HELP_NAMES})
 def board() -> None:
     """Register boards under names, show and check them."""
 

@@ -19,6 +19,7 @@ from ..board.connect import connect
 from ..board.enrolled import enrolled_boards
 from ..driver.deploy import deploy
 from ..driver.deployment import Deployment
+from ..files.outside import name_of
 from ..predict.calibration import Calibration
 from ..predict.counting import Forecast, forecast
 from .calibrate import wanted_of
@@ -71,14 +72,16 @@ def compare_boards(
         target, caches = group[0].target, group[0].caches
         progress.note(f"{target.mcpu}: {len(group)} boards")
         with progress.stage(target.mcpu) as say:
-            made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress, say)
+            made = compiled(
+                graph, name_of(path), ((BASE, target),), reading, None, (), progress, say
+            )
             url = f"qemu://{qemu_cpu(target)}"
             with connect(url, machine=target.arch, caches=caches) as session:
                 done = deploy(made, session)
         rows += [row_of(board, done) for board in group]
     rows.sort(key=lambda row: row.forecast.one.ms)
-    show(path.stem, rows, to_json.beside)
-    to_json.write({"model": path.stem, "boards": [row.record() for row in rows]})
+    show(name_of(path), rows, to_json.beside)
+    to_json.write({"model": name_of(path), "boards": [row.record() for row in rows]})
     return 0
 
 

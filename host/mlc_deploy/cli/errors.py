@@ -17,6 +17,7 @@ from mlc_targets import TargetError
 from mlc_targets.text import LONG, paragraph, shown
 
 from ..errors import InputError, MlcError, ReportError, ShapeError
+from .groups import worded
 from .options import Misuse
 
 OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -52,7 +53,7 @@ def message(error: BaseException) -> str:
         case KeyboardInterrupt() | click.exceptions.Abort():
             return "interrupted"
         case click.UsageError():
-            text = paragraph(error.format_message().rstrip("."))
+            text = paragraph(worded(error).rstrip("."))
             command = (error.ctx.command_path if error.ctx else "mlc-deploy").removesuffix(" run")
             return f"{text[:1].lower()}{text[1:]}\n  try: {command} --help"
         case OSError():

@@ -17,6 +17,7 @@ from ..board.enrolled import Enrolled
 from ..driver.workers import cores
 from ..errors import FarmError
 from .errors import OK
+from .groups import Group
 from .help import BOARD, FARM, HELP_NAMES, OUTPUTS, Command, grouped
 from .json_file import JsonFile
 from .options import DEBUG, JSON_HELP, Misuse
@@ -25,7 +26,7 @@ from .progress import Progress
 from .tables import add_row, console_for, plain_table, tell
 
 
-@click.group(context_settings={"help_option_names": HELP_NAMES})
+@click.group(cls=Group, context_settings={"help_option_names": HELP_NAMES})
 def farm() -> None:
     """Share boards and builders among machines and users."""
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from mlc_targets import Target
 
 from ..driver.model_graph import ModelGraph, graph_steps, model_graph
+from ..files.outside import name_of
 from ..graph import Binding, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, names_of, operators, parameters
 from ..graph.lower import unscheduled
@@ -98,7 +99,7 @@ def inspect(
         how = partial(known_layouts, known, target=wanted, precision=reading.precision)
     with Progress(False).stage("inspect", kept=False) as say:
         graphs = model_graph(path, wanted, watch=watch, layouts=how, **reading.arguments)
-    record = inspected(graphs, plain[-1], wanted, path.stem, known)
+    record = inspected(graphs, plain[-1], wanted, name_of(path), known)
     record |= {"precision": reading.precision, "passes": ran}
     show(record, stream)
     for note in record["notes"]:

@@ -17,6 +17,7 @@ import click
 from ..errors import ModelWarning
 from .ending import signalled
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
+from .groups import Group, NoCommand
 from .options import Misuse
 from .progress import Progress
 
@@ -56,7 +57,7 @@ MODULES = {"report": "report_page", "help": "topics"}  # of commands in modules 
 COMMANDS = (RUN, *dict.fromkeys(name.split()[0] for rows in GROUPS.values() for name in rows))
 
 
-class Commands(click.Group):
+class Commands(Group):
     """COMMANDS, each in the module of its name. Only the command that runs is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _tell  # type: ignore[assignment]
             status = cli.main(args, prog_name="mlc-deploy", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
+    except NoCommand as error:
         click.echo(error.format_message(), err=True)
         return MISUSED
     except BrokenPipeError:  # whoever read stdout, such as `head`, has seen enough

@@ -16,6 +16,7 @@ from ..decode.api import Decoder, Reply
 from ..decode.speech import Transcriber, Transcript
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
+from ..files.outside import name_of
 from .box import box_facts
 from .help import BOARD, OUTPUTS, grouped
 from .json_file import JsonFile
@@ -100,7 +101,7 @@ def run_record(
     file: Path, target: Target, session: Session, written: Reply[Any] | Transcript
 ) -> Record:
     return {
-        "model": file.stem, "target": str(target), "board": session.board,
+        "model": name_of(file), "target": str(target), "board": session.board,
         "box": None if session.device.box is None else list(session.device.box),
         "emulated": session.emulated, "text": written.text or None, "reply": written.tokens,
         **written.summary.record(),

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from ..files import npy
+from ..files.outside import name_of
 from ..frontend.onnx_file import bytes_of
 from ..quantize.agreement import KINDS
 from ..quantize.api import MAX_DROP, SAMPLES, SCHEMES, STATIC
@@ -130,7 +131,7 @@ def quantize(
     for note in made.notes:
         progress.warn(note)
     record = {
-        "model": path.stem, "output": str(to), "bytes_before": bytes_of(path),
+        "model": name_of(path), "output": str(to), "bytes_before": bytes_of(path),
         "bytes_after": to.stat().st_size, **made.record(),
     }  # fmt: skip
     show(record, to_json.beside)

@@ -135,6 +135,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         text = f"{output['name']} {tensor_text(output)}: error {size}{relative}"
         if stepped := output.get("stepped"):
             text += f" ({count_text(stepped)} elements off by steps of integers)"
+        if moves := output.get("moves"):
+            text += f" (ill-conditioned: the model itself moves by {moves:.2g})"
         verdict = "ok" if output["ok"] else "WRONG"
         yield "output", f"{text}: {verdict}", GOOD if output["ok"] else BAD
     if "quantized" in record:

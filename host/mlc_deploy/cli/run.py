@@ -25,6 +25,7 @@ from ..driver.details import details
 from ..driver.processes import Processes
 from ..driver.stops import stop_after
 from ..errors import writing
+from ..files.outside import name_of
 from ..files.unfinished import replacing
 from .bench import OfFarm, of_farm, on_farms, refuse_mixed
 from .calibrate import REFINE_HELP, refined, to_refine, wanted_of
@@ -285,7 +286,7 @@ def run(**options: Any) -> int:
             model = first = source
         if asked.stops:
             assert board and board.session
-            record = compiled_record(first, path.stem)
+            record = compiled_record(first, name_of(path))
             with progress.stage("run"):
                 found = stop_after(
                     model, board.session, given.inputs, asked.stops,
@@ -295,7 +296,7 @@ def run(**options: Any) -> int:
             to_json.write(record | {"steps": progress.steps})
             return OK
         done = _deployed(asked, model, given, place, board, progress) if board else None
-    record = done.record(path.stem) if done else compiled_record(first, path.stem)
+    record = done.record(name_of(path)) if done else compiled_record(first, name_of(path))
     if isinstance(source, Source) and source.quantized:
         record["quantized"] = source.quantized.record()
     if asked.report_file:
@@ -308,7 +309,7 @@ def run(**options: Any) -> int:
     drawn.write(record)
     if to_be_refined and done:
         graph = source.graph if isinstance(source, Source) else None
-        refined(to_be_refined, path.stem, done, graph, given.inputs, progress)
+        refined(to_be_refined, name_of(path), done, graph, given.inputs, progress)
     return status
 
 
@@ -442,8 +443,8 @@ def _compiled(
         levels = (levels[best],)
     with progress.stage("compile") as say:
         return compiled(
-            source.graph, source.path.stem, levels, source.reading, asked.db, asked.link, progress,
-            say, workers,
+            source.graph, name_of(source.path), levels, source.reading, asked.db, asked.link,
+            progress, say, workers,
         )  # fmt: skip
 
 
@@ -482,6 +483,14 @@ def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> 
     texts = []
     for name, check in checks.items():
         if check.ok:
+            continue
+        if check.shapes:
+            mine, right = (list(shape) for shape in check.shapes)
+            texts.append(
+                f"output '{name}' has the shape {mine}, the reference {right}\n"
+                f"  in:  how many elements the data decide\n"
+                "  try: --output DIR, which writes the board's outputs"
+            )
             continue
         if check.wrong:
             what = f"output '{name}' is wrong in {check.wrong} of {outputs[name].size} elements"

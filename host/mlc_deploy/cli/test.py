@@ -25,6 +25,7 @@ from ..board.connect import connect, target_of
 from ..driver.deploy import RUN_SECONDS, deploy, deploy_on
 from ..driver.deployment import Deployable, Deployment
 from ..files import npy
+from ..files.outside import name_of
 from ..files.unfinished import write_whole
 from .bench import FARM_HELP, of_farm
 from .compare import RISE_HELP, changed, read_record
@@ -179,10 +180,11 @@ def _subjects(models: Sequence[str]) -> list[Subject]:
             raise Misuse("the folder holds no model", where=str(path), mend=mend)
         found += files
     found = list(dict.fromkeys(found))
-    stems = Counter(path.stem for path in found)
+    stems = Counter(name_of(path) for path in found)
     ends = Counter(path.name for path in found)
     names = [
-        p.stem if stems[p.stem] == 1 else p.name if ends[p.name] == 1 else str(p) for p in found
+        name_of(p) if stems[name_of(p)] == 1 else p.name if ends[p.name] == 1 else str(p)
+        for p in found
     ]
     return [Subject(name, path) for name, path in zip(names, found, strict=True)]
 

@@ -14,6 +14,7 @@ import click
 
 from mlc_targets import Target, qemu_cpu
 
+from ..files.outside import name_of
 from .bench import OfFarm, OwnBoards, of_farm, on_farms, refuse_mixed
 from .calibrate import wanted_of
 from .ending import orderly
@@ -195,7 +196,9 @@ def tune(
                 raise
             failed = error
         assert run.state is not None
-        record = recorded(run.state, run.tuned, done, run.incidents, path.stem, wanted, bench.urls)
+        record = recorded(
+            run.state, run.tuned, done, run.incidents, name_of(path), wanted, bench.urls
+        )
         record |= {
             "board": run.board,
             "db": db,

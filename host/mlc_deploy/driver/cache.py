@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from mlc_rpc.own import why_foreign
+from mlc_rpc.own import absolute, why_foreign
 
 from ..files.outside import open_file
 from ..files.unfinished import write_whole
@@ -30,8 +30,8 @@ def user_folder() -> Path:
     """$MLC_CACHE_DIR; else `mlc-deploy` in $XDG_CACHE_HOME, in %LOCALAPPDATA% or in ~/.cache."""
     if own := os.environ.get("MLC_CACHE_DIR"):
         return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "mlc-deploy"
+    base = absolute("XDG_CACHE_HOME") or absolute("LOCALAPPDATA")
+    return (base or Path("~/.cache").expanduser()) / "mlc-deploy"
 
 
 class Cache:

@@ -14,7 +14,9 @@ The record is JSON. `null` means unknown, such as everything about the board if 
     outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
                       the last three null without a reference. stepped: how many elements are
                       further off than the bound, because a float was rounded to the neighbouring
-                      integer; absent if none is
+                      integer; absent if none is. moves: how far the model itself moves when the
+                      last digit of its inputs and weights changes; absent unless the output is
+                      right only within a few times that
     reference         where the outputs' reference is from: "evaluate", "given", or both, with a
                       comma; null without one, as for a saved model without given outputs
     ok                whether all outputs with a reference are right; null if none has one
@@ -347,6 +349,7 @@ def _verdict(check: Comparison | None) -> dict[str, Any]:
         "max_rel_err": _number(check.max_rel_err),
         "ok": check.ok,
         **({"stepped": check.stepped} if check.stepped else {}),
+        **({"moves": check.moves} if check.moves else {}),
     }
 
 

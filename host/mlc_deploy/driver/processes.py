@@ -37,7 +37,7 @@ class Processes(Closing):
         except OSError:
             return  # whoever reads the file says why
         text = f"{file.resolve()} {status.st_size} {status.st_mtime_ns} {how}"
-        self._key = hashlib.blake2b(text.encode(), digest_size=32).digest()
+        self._key = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=32).digest()
         store = _models()
         missing = store is None or store.get(self._key) is None
         if missing and status.st_size >= LARGE:

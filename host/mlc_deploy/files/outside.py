@@ -57,3 +57,9 @@ def _refuse(mode: int, path: str | Path) -> None:
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def name_of(path: Path) -> str:
+    """A file's name without its suffix, as text: its bytes as UTF-8 whatever the locale, and bytes
+    that are none as `\\xff`. It goes into objects, records and pages."""
+    return os.fsencode(path.stem).decode("utf-8", "backslashreplace")

@@ -50,7 +50,7 @@ def write_whole(
 ) -> None:
     """Writes a file, text as UTF-8. Raises OSError."""
     with replacing(path, mode) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.write_bytes(_bytes(content))
 
 
 def remove_unfinished() -> None:
@@ -58,3 +58,8 @@ def remove_unfinished() -> None:
     for part in tuple(_unfinished):
         with suppress(OSError):
             part.unlink()
+
+
+def _bytes(content: bytes | memoryview | str) -> bytes | memoryview:
+    """Text as UTF-8; a file's name in it as the bytes that it has."""
+    return content.encode(errors="surrogateescape") if isinstance(content, str) else content

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..ops import Array, operator
-from ..ops.nn import wide
 from ..passes.context import optional
 from .constants import (
     along_channels,
@@ -104,6 +103,11 @@ def _weighed(w: Constant, factor: Array, axis: int) -> Constant:
     along = [1] * w.value.ndim
     along[axis] = -1
     return Constant(same_dtype(wide(w.value) * wide(factor).reshape(along), w.value), w.name)
+
+
+def wide(x: Array) -> Array:
+    """float16 as float32, so that a product of constants is rounded once."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _outputs_axis(layer: Call) -> int:

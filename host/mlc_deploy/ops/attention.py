@@ -28,6 +28,7 @@ import numpy as np
 from ..te import Tensor
 from .attention_loops import LOW, AttentionTile, attend
 from .attention_sizes import HEADS_FIRST, NAME, sizes_of
+from .reference import exact
 from .registry import Array, Attrs, Operator, TensorType, register
 
 
@@ -36,32 +37,39 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    """One head at a time: only its scores are in memory."""
     first = attrs.get("heads_first", HEADS_FIRST)
-    q, k, v = (
-        (x if f else x.swapaxes(1, 2)).astype(np.float32)
-        for x, f in zip(inputs[:3], first, strict=False)
-    )
+    q, k, v = (x if f else x.swapaxes(1, 2) for x, f in zip(inputs[:3], first, strict=False))
     n = sizes_of([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)
     length = int(n.length)  # type: ignore[arg-type]
+    scales: Sequence[Array] = ()
     if attrs.get("scaled"):
         *inputs, of_keys, of_values = inputs
-        k, v = k * of_keys, v * of_values
-    k, v = (np.repeat(x[:, :, :length], n.group, 1) for x in (k, v))
-    x = q @ k.swapaxes(2, 3) * np.float32(attrs["scale"])
-    if attrs.get("softcap"):
-        x = np.tanh(x / attrs["softcap"]) * attrs["softcap"]
-    for bias in inputs[3:]:
-        x = x + bias.astype(np.float32)
-    own = np.arange(q.shape[2])[:, None] + (length - q.shape[2])
+        scales = of_keys, of_values
+    count = q.shape[2]
+    own = np.arange(count)[:, None] + (length - count)
     keys = np.arange(length)
+    hidden = np.zeros((count, length), bool)
     if attrs.get("causal"):
-        x = np.where(keys <= own, x, LOW)
+        hidden |= keys > own
     if attrs.get("window"):
-        x = np.where(keys > own - attrs["window"], x, LOW)
-    power = np.exp(x - x.max(-1, keepdims=True))
-    y = power / power.sum(-1, keepdims=True) @ v
-    y = y if first[3] else y.swapaxes(1, 2)
-    return [np.ascontiguousarray(y).astype(inputs[0].dtype)]
+        hidden |= keys <= own - attrs["window"]
+    biases = [np.broadcast_to(b, (*q.shape[:2], count, length)) for b in inputs[3:]]
+    y = np.empty((*q.shape[:3], v.shape[3]), inputs[0].dtype)
+    for at in np.ndindex(*q.shape[:2]):
+        source = at[0], at[1] // n.group
+        head, *rows = (exact(x) for x in (q[at], k[source][:length], v[source][:length]))
+        for scale, row in zip(scales, rows, strict=False):
+            row *= scale[source][:length]
+        x = head @ rows[0].T * attrs["scale"]
+        if attrs.get("softcap"):
+            x = np.tanh(x / attrs["softcap"]) * attrs["softcap"]
+        for bias in biases:
+            x += bias[at]
+        x[hidden] = LOW
+        power = np.exp(x - x.max(-1, keepdims=True))
+        y[at] = power / power.sum(-1, keepdims=True) @ rows[1]
+    return [np.ascontiguousarray(y if first[3] else y.swapaxes(1, 2))]
 
 
 def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:

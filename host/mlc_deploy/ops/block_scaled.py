@@ -39,6 +39,7 @@ from .half import rounded
 from .layout import layout, pack, packed_index, packed_shape, unpack
 from .products import matrix_products
 from .quantize import saturated
+from .reference import exact, pieces
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
 STORED = {4: "uint8", 8: "int8"}  # the dtype that stores numbers, by bits
@@ -186,15 +187,19 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, w, scale, *more = inputs
     rows, depth = x.shape
     numbers = _plain_numbers(w, attrs, depth)
-    scales = _plain_of_blocks(scale, attrs).astype(np.float32)
+    scales = _plain_of_blocks(scale, attrs)
     columns, blocks = scales.shape
-    weights = numbers.reshape(columns, blocks, -1).astype(np.float32)
-    for zero in more:
-        weights = weights - _plain_of_blocks(zero, attrs)[..., None]
-    data = x.reshape(rows, blocks, -1).astype(np.float32).transpose(1, 0, 2)
-    sums = data @ weights.transpose(1, 2, 0)  # exact of int8: below 2^24
-    y = np.einsum("bmn,nb->mn", sums, scales, dtype=np.float32)
-    return [y.astype(np.float32 if x.dtype == np.int8 else x.dtype)]
+    weights = numbers.reshape(columns, blocks, -1)
+    zeros = [_plain_of_blocks(zero, attrs)[..., None] for zero in more]
+    data = exact(x).reshape(rows, blocks, -1).transpose(1, 0, 2)
+    y = np.empty((rows, columns), np.float32 if x.dtype == np.int8 else x.dtype)
+    for some in pieces(columns, depth):
+        own = weights[some].astype(np.float64)
+        for zero in zeros:
+            own -= zero[some]
+        sums = data @ own.transpose(1, 2, 0)
+        y[:, some] = np.einsum("bmn,nb->mn", sums, exact(scales[some]))
+    return [y]
 
 
 # --------------------------------------------------------------------------------- rows as int8

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..arith import linear
 from ..ir import Dim, Expr, Var, const, dtype_of, free_vars, numbers, same_expr
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
+from .reference import by_elements
 from .registry import Array, Attrs, Operator, Trait, register, require
 
 FLOAT = ("float",)
@@ -37,7 +39,8 @@ POSITIVE: tuple[Trait, ...] = ("not_negative",)
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """`element` on expressions and `array` on arrays compute the same thing."""
+    """`element` on expressions and `array` on arrays compute the same thing. An operator that takes
+    floats alone gives `array` float64, unless `array` decides by the dtype (not widens)."""
 
     name: str
     kinds: tuple[str, ...]
@@ -47,6 +50,7 @@ class Elementwise:
     gives_bool: bool = False
     traits: tuple[Trait, ...] = ()
     numbers: tuple[str, ...] = ()
+    widens: bool = True
 
 
 # --------------------------------------------------------------------------------- broadcasting
@@ -250,9 +254,15 @@ TABLE = (
     Elementwise("log", FLOAT, te.log, np.log),
     Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt, traits=(*HALF, *POSITIVE)),
     Elementwise("erf", FLOAT, te.erf, erf_array, traits=TAME),
-    Elementwise("fast_exp", FLOAT, fast_exp, _exactly(np.exp, fast_exp_array), traits=POSITIVE),
-    Elementwise("fast_tanh", FLOAT, fast_tanh, _exactly(np.tanh, fast_tanh_array), traits=TAME),
-    Elementwise("fast_erf", FLOAT, fast_erf, _exactly(erf_array, fast_erf_array), traits=TAME),
+    Elementwise(
+        "fast_exp", FLOAT, fast_exp, _exactly(np.exp, fast_exp_array), traits=POSITIVE, widens=False
+    ),
+    Elementwise(
+        "fast_tanh", FLOAT, fast_tanh, _exactly(np.tanh, fast_tanh_array), traits=TAME, widens=False
+    ),
+    Elementwise(
+        "fast_erf", FLOAT, fast_erf, _exactly(erf_array, fast_erf_array), traits=TAME, widens=False
+    ),
     Elementwise("sin", FLOAT, te.sin, np.sin),
     Elementwise("cos", FLOAT, te.cos, np.cos),
     Elementwise("tan", FLOAT, te.tan, np.tan),
@@ -353,6 +363,8 @@ def elementwise_operator(entry: Elementwise) -> Operator:
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         dtype = np.dtype(bool) if entry.gives_bool else inputs[0].dtype
+        if entry.kinds == FLOAT and entry.widens and not entry.gives_bool:
+            return [by_elements(partial(entry.array, **attrs), *inputs)]
         return [np.asarray(entry.array(*inputs, **attrs)).astype(dtype, copy=False)]
 
     return Operator(

@@ -32,6 +32,7 @@ from .indices import (
     narrowed,
 )
 from .loops import each, levels_of, nest, number, put
+from .reference import exact
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -181,12 +182,12 @@ def _scattered(x: Array, place: Sequence[Array], updates: Array, reduction: str)
     if place:
         kept = np.logical_and.reduce(within)
         place, updates = [n[kept] for n in place], updates[kept]
-    result = x.copy()
+    result = exact(x).copy() if reduction in ("add", "mul") and x.dtype.kind == "f" else x.copy()
     if reduction == "none":
         result[tuple(place)] = updates
     else:
         COMBINE[reduction][1].at(result, tuple(place), updates)
-    return result
+    return result.astype(x.dtype, copy=False)
 
 
 def _evaluate_scatter_elements(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -359,8 +360,8 @@ def _evaluate_cumulative(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
         kept = np.take(ordered, range(x.shape[axis] - 1), axis)
         ordered = np.concatenate([front, kept], axis) if math.prod(x.shape) else ordered
     function = np.cumprod if attrs["product"] else np.cumsum
-    result = function(ordered, axis, dtype=x.dtype)
-    return [np.flip(result, axis) if attrs["reverse"] else result]
+    result = function(ordered, axis, dtype=np.float64 if x.dtype.kind == "f" else x.dtype)
+    return [(np.flip(result, axis) if attrs["reverse"] else result).astype(x.dtype, copy=False)]
 
 
 for _op in (

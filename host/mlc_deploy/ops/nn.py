@@ -36,7 +36,8 @@ from .elementwise import broadcast_shape, element_at, same_extent
 from .half import rounded, sums
 from .layout import Layout, in_layout, layout, pack, packed_index, plain_sizes, unpack
 from .products import conv_output_axes, conv_products, matrix_output_axes, matrix_products
-from .quantize import exact, narrowed, product, sum_dtype
+from .quantize import product, sum_dtype
+from .reference import convolution, in_float64, matrix_product
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
@@ -194,39 +195,17 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    """One matrix product per kernel tap, summed up."""
     w = plain_weights(inputs[1], attrs)
     data_layout, out_layout = data_layouts(attrs)
     sizes = plain_sizes(data_layout, inputs[0].shape)
     x = unpack(inputs[0], data_layout.text, "NCHW", list(sizes.values()))
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
-    groups = attrs["groups"]
     dtype = sum_dtype("conv2d", str(x.dtype), str(w.dtype))
     border = attrs.get("pad_value", 0)
-    data = exact(pad_array(x, (0, 0, top, left, 0, 0, bottom, right), value=border), dtype)
-    batch, channels = x.shape[:2]
-    out_channels, group_in, kh, kw = w.shape
-    height = window_extent(data.shape[2], kh, sh, dh)
-    width = window_extent(data.shape[3], kw, sw, dw)
-    weights = exact(w, dtype).reshape(groups, out_channels // groups, group_in, kh, kw)
-    total = np.zeros((batch, groups, out_channels // groups, height * width), data.dtype)
-    for ky in range(kh):
-        for kx in range(kw):
-            rows = slice(ky * dh, ky * dh + (height - 1) * sh + 1, sh)
-            columns = slice(kx * dw, kx * dw + (width - 1) * sw + 1, sw)
-            tap = data[:, :, rows, columns]
-            tap = tap.reshape(batch, groups, channels // groups, height * width)
-            own = weights[..., ky, kx]
-            # One channel in a group: a product of numbers, without a call per group.
-            total += own * tap if group_in == 1 else own @ tap
-    result = narrowed(total.reshape(batch, out_channels, height, width), dtype)
+    data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right), value=border)
+    steps = attrs["strides"], attrs["dilations"]
+    result = convolution(data, w, *steps, attrs["groups"], dtype)
     return [pack(result, "NCHW", out_layout.text)]
-
-
-def wide(x: Array) -> Array:
-    """float16 as float32, the dtype of its sums."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -251,7 +230,7 @@ def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, w = inputs[0], plain_weights(inputs[1], attrs)
     dtype = sum_dtype("dense", str(x.dtype), str(w.dtype))
-    return [narrowed(exact(x, dtype) @ exact(w.T if attrs["transpose_b"] else w, dtype), dtype)]
+    return [matrix_product(x, w.T if attrs["transpose_b"] else w, dtype)]
 
 
 def _compute_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -280,7 +259,7 @@ def _evaluate_matmul(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     a, b = inputs
     b = np.swapaxes(b, -1, -2) if attrs.get("transpose_b") else b
     dtype = sum_dtype("matmul", str(a.dtype), str(b.dtype))
-    return [narrowed(np.matmul(exact(a, dtype), exact(b, dtype)), dtype)]
+    return [matrix_product(a, b, dtype)]
 
 
 def _compute_batch_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -301,9 +280,9 @@ def _compute_batch_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
 def _evaluate_batch_norm(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x = inputs[0]
     along = (1, -1) + (1,) * (x.ndim - 2)
-    scale, shift, mean, variance = (wide(a).reshape(along) for a in inputs[1:])
-    factor = scale / np.sqrt(variance + variance.dtype.type(attrs["epsilon"]))
-    return [((wide(x) - mean) * factor + shift).astype(x.dtype, copy=False)]
+    scale, shift, mean, variance = (a.reshape(along) for a in inputs[1:])
+    factor = scale / np.sqrt(variance + attrs["epsilon"])
+    return [(x - mean) * factor + shift]
 
 
 def _compute_lrn(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -345,7 +324,7 @@ def _power(base: Expr, exponent: float) -> Expr:
 
 
 def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    x, size = wide(inputs[0]), attrs["size"]
+    x, size = inputs[0], attrs["size"]
     before = (size - 1) // 2
     channels = x.shape[1]
     squares = np.zeros_like(x)
@@ -354,7 +333,7 @@ def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         if low < high:
             squares[:, low:high] += x[:, low + offset : high + offset] ** 2
     scale = squares * (attrs["alpha"] / size) + attrs["bias"]
-    return [(x / scale ** attrs["beta"]).astype(inputs[0].dtype)]
+    return [x / scale ** attrs["beta"]]
 
 
 for _op in (
@@ -386,8 +365,12 @@ for _op in (
         multiplies=matrix_products,
     ),
     Operator(
-        "batch_norm", _compute_batch_norm, _evaluate_batch_norm, "injective", ("follows_half",)
+        "batch_norm",
+        _compute_batch_norm,
+        in_float64(_evaluate_batch_norm),
+        "injective",
+        ("follows_half",),
     ),
-    Operator("lrn", _compute_lrn, _evaluate_lrn, "anchor"),
+    Operator("lrn", _compute_lrn, in_float64(_evaluate_lrn), "anchor"),
 ):
     register(_op)

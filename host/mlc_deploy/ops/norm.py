@@ -18,6 +18,7 @@ from .. import te
 from ..ir import Expr, const, dtype_of
 from ..te import Tensor
 from .half import rounded, sums
+from .reference import in_float64
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -94,25 +95,24 @@ def _compute_rms_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
 def _normalized(inputs: Sequence[Array], attrs: Attrs, centre: bool) -> Sequence[Array]:
     x, axes = inputs[0], tuple(attrs["axes"])
-    wide = x.astype(np.float32) if x.dtype == np.float16 else x
-    centred = wide - wide.mean(axes, keepdims=True) if centre else wide
+    centred = x - x.mean(axes, keepdims=True) if centre else x
     variance = (centred * centred).mean(axes, keepdims=True)
-    deviation = np.sqrt(variance + variance.dtype.type(attrs["epsilon"]))
-    return [(centred / deviation).astype(x.dtype, copy=False)]
+    deviation = np.sqrt(variance + attrs["epsilon"])
+    return [centred / deviation]
 
 
 for _op in (
     Operator(
         "layer_norm",
         _compute_layer_norm,
-        lambda x, a: _normalized(x, a, True),
+        in_float64(lambda x, a: _normalized(x, a, True)),
         "anchor",
         ("follows_half",),
     ),
     Operator(
         "rms_norm",
         _compute_rms_norm,
-        lambda x, a: _normalized(x, a, False),
+        in_float64(lambda x, a: _normalized(x, a, False)),
         "anchor",
         ("follows_half",),
     ),

@@ -18,7 +18,8 @@ from ..ir import Expr, const, dtype_of, value_range
 from ..te import Tensor
 from .half import rounded, sums
 from .layout import in_any_layout
-from .nn import wide, window_extent
+from .nn import window_extent
+from .reference import in_float64
 from .registry import Array, Attrs, Operator, register, require
 from .shape import flatten, pad_array, padded
 
@@ -179,15 +180,15 @@ def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     rank = x.ndim - 2
     extents = pool_extents(x.shape, attrs)
     pads = _all_pads(x.shape, attrs)
-    data = wide(pad_array(x, pads))
+    data = pad_array(x, pads)
     # Ones where an element counts: the data, or the data and its padding; never the overhang.
     own = list(attrs["pads"]) if attrs["count_include_pad"] else [0] * (2 * rank)
     counted = np.ones((1, 1, *(n + own[a] + own[rank + a] for a, n in enumerate(x.shape[2:]))))
     rest = [p - o for p, o in zip([*pads[2 : 2 + rank], *pads[4 + rank :]], own, strict=True)]
     ones = pad_array(counted, [0, 0, *rest[:rank], 0, 0, *rest[rank:]])
     total = sum(_taps(data, attrs, extents))
-    count = sum(_taps(ones, attrs, extents)).astype(data.dtype)
-    return [(total / count).astype(x.dtype, copy=False)]
+    count = sum(_taps(ones, attrs, extents))
+    return [total / count]
 
 
 def _compute_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -199,7 +200,7 @@ def _compute_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 def _evaluate_sum(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
-    data = wide(pad_array(x, _all_pads(x.shape, attrs)))
+    data = pad_array(x, _all_pads(x.shape, attrs))
     total = sum(_taps(data, attrs, pool_extents(x.shape, attrs)))
     return [total.astype(x.dtype, copy=False)]
 
@@ -259,9 +260,9 @@ def _evaluate_places(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 _MAX = in_any_layout(_compute_max, _evaluate_max)
-_AVG = in_any_layout(_compute_avg, _evaluate_avg)
+_AVG = in_any_layout(_compute_avg, in_float64(_evaluate_avg))
 for _op in (
-    Operator("sum_pool", _compute_sum, _evaluate_sum, "anchor", ("by_channel",)),
+    Operator("sum_pool", _compute_sum, in_float64(_evaluate_sum), "anchor", ("by_channel",)),
     Operator("max_pool_places", _compute_places, _evaluate_places, "anchor"),
     Operator("max_pool", *_MAX, "anchor", ("by_channel", "selects", "follows_half")),
     Operator("avg_pool", *_AVG, "anchor", ("by_channel", "follows_half")),

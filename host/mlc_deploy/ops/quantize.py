@@ -212,20 +212,6 @@ def product(a: Expr, b: Expr, dtype: str) -> Expr:
     return a.astype(dtype) * b.astype(dtype)
 
 
-def exact(x: Array, dtype: str) -> Array:
-    """x in the dtype in which numpy sums up its products: float64 for 8-bit numbers, which is exact
-    and fast; float32 for float16."""
-    if x.dtype == np.float16:
-        return x.astype(np.float32)
-    return x.astype(np.float64) if dtype == SUMS and x.dtype.itemsize == 1 else x
-
-
-def narrowed(sums: Array, dtype: str) -> Array:
-    """Sums of `exact` numbers as dtype; int32 wraps."""
-    wrapped = sums.astype(np.int64) if dtype == SUMS and sums.dtype.kind == "f" else sums
-    return wrapped.astype(dtype, copy=False)
-
-
 for _op in (
     Operator("quantize", _compute_quantize, _evaluate_quantize, "elementwise"),
     Operator("dequantize", _compute_dequantize, _evaluate_dequantize, "elementwise"),

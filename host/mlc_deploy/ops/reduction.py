@@ -14,6 +14,7 @@ from ..te import Tensor
 from .elementwise import divide_array
 from .fast import fast_exp, fast_exp_array
 from .half import rounded, sums
+from .reference import in_float64
 from .registry import Array, Attrs, Operator, Trait, register, require
 from .shape import normal_axis
 
@@ -108,20 +109,19 @@ def _reduction(name: str) -> Operator:
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         x, axes, keepdims = inputs[0], tuple(attrs["axes"]), attrs["keepdims"]
-        wide = x.astype(np.float32) if x.dtype == np.float16 else x
         if name == "mean" and x.dtype.kind != "f":
             total = np.sum(x, axes, dtype=x.dtype, keepdims=keepdims)
             count = np.prod([x.shape[axis] for axis in axes])
             return [divide_array(np.asarray(total), np.asarray(count, x.dtype)).astype(x.dtype)]
         if name == "mean":
-            total = np.sum(wide, axes, keepdims=keepdims, dtype=wide.dtype)
-            share = wide.dtype.type(math.prod(x.shape[axis] for axis in axes))
-            return [np.asarray(total / share).astype(x.dtype, copy=False)]
+            total = np.sum(x, axes, keepdims=keepdims, dtype=np.float64)
+            count = math.prod(x.shape[axis] for axis in axes)
+            return [np.asarray(total / count).astype(x.dtype, copy=False)]
         function = getattr(np, name)
-        options: dict[str, Any] = {"dtype": wide.dtype}
+        options: dict[str, Any] = {"dtype": np.float64 if x.dtype.kind == "f" else x.dtype}
         if name in ("max", "min"):
-            options = {"initial": _identity(name, str(wide.dtype))}
-        result = function(wide, axis=axes, keepdims=keepdims, **options)
+            options = {"initial": _identity(name, str(x.dtype))}
+        result = function(x, axis=axes, keepdims=keepdims, **options)
         return [np.asarray(result).astype(x.dtype, copy=False)]
 
     traits: tuple[Trait, ...] = ("reduces",)
@@ -209,14 +209,13 @@ def _softmax(name: str) -> Operator:
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         x, axis = inputs[0], attrs["axis"]
-        wide = x.astype(np.float32) if x.dtype == np.float16 else x
-        below = wide - wide.max(axis, keepdims=True)
+        below = x - x.max(axis, keepdims=True)
         power = exp_array(below)
         total = power.sum(axis, keepdims=True)
-        return [(below - np.log(total) if log else power / total).astype(x.dtype)]
+        return [below - np.log(total) if log else power / total]
 
     traits: tuple[Trait, ...] = ("not_negative", "follows_half") if not log else ()
-    return Operator(name, compute, evaluate, "anchor", traits, turned=_turned_along)
+    return Operator(name, compute, in_float64(evaluate), "anchor", traits, turned=_turned_along)
 
 
 for _name in COMBINE:

@@ -17,6 +17,7 @@ from .elementwise import same_extent
 from .half import rounded, sums
 from .indices import from_front, inside, inside_array
 from .quantize import product
+from .reference import in_float64
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -178,7 +179,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     return [te.compute(shape, element, name="sample")]
 
 
-def _weight(x: Tensor | Array) -> str:
+def _weight(x: Tensor) -> str:
     """The dtype of weights: x's, so that products stay in it."""
     return str(x.dtype) if dtype_of(str(x.dtype)).kind == "float" else "float32"
 
@@ -188,17 +189,19 @@ def _evaluate_sample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     m, spatial, mode = _Arrays, x.shape[2:], attrs["mode"]
     own = [_placed(m, place[..., d], n, attrs) for d, n in enumerate(spatial)]
     base = [_pixel_before(m, p) for p in own]
-    weights = [_weights((p - b).astype(_weight(x)), mode) for p, b in zip(own, base, strict=True)]
-    total = np.zeros((*place.shape[:-1], x.shape[1]), x.dtype)
+    sums = np.dtype(np.float64) if x.dtype.kind == "f" else x.dtype
+    # Places are rounded as the expressions round them: they choose pixels. Products are exact.
+    weights = [_weights((p - b).astype(np.float64), mode) for p, b in zip(own, base, strict=True)]
+    total = np.zeros((*place.shape[:-1], x.shape[1]), sums)
     images = inside_array(of[0], len(x)) if of else np.arange(len(x))
     batch = images.reshape(-1, *(1,) * (place.ndim - 2))
     for tap in itertools.product(range(len(MODES[mode])), repeat=len(spatial)):
         index = [m.integer(b) + MODES[mode][t] for b, t in zip(base, tap, strict=True)]
         inside = tuple(_pixel(m, i, e, attrs) for i, e in zip(index, spatial, strict=True))
-        pixel = np.moveaxis(x, 1, -1)[(batch, *inside)]
+        pixel = np.moveaxis(x, 1, -1)[(batch, *inside)].astype(sums, copy=False)
         if attrs["padding"] == "zeros":
             there = [(i >= 0) & (i < e) for i, e in zip(index, spatial, strict=True)]
-            pixel = np.where(np.logical_and.reduce(there)[..., None], pixel, 0).astype(x.dtype)
+            pixel = np.where(np.logical_and.reduce(there)[..., None], pixel, 0).astype(sums)
         for d, t in enumerate(tap):
             factor = weights[d][t]
             pixel = pixel if factor is None else pixel * factor[..., None]
@@ -235,11 +238,16 @@ def _compute_resample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 def _evaluate_resample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, indices, weights = inputs
     axis = attrs["axis"] % x.ndim
-    wide = np.promote_types(x.dtype, np.float32)
-    along = (1,) * axis + indices.shape + (1,) * (x.ndim - axis - 1)
-    taken = np.take(x, np.clip(indices, 0, x.shape[axis] - 1), axis).astype(wide, copy=False)
-    return [(taken * weights.astype(wide).reshape(along)).sum(axis + 1).astype(x.dtype, copy=False)]
+    along = (1,) * axis + indices.shape[:1] + (1,) * (x.ndim - axis - 1)
+    places = np.clip(indices, 0, x.shape[axis] - 1)
+    total: Any = sum(
+        np.take(x, places[:, tap], axis) * weights[:, tap].reshape(along)
+        for tap in range(indices.shape[1])
+    )
+    return [total]
 
 
 register(Operator("sample", _compute_sample, _evaluate_sample, "anchor"))
-register(Operator("resample", _compute_resample, _evaluate_resample, "anchor", ("along",)))
+register(
+    Operator("resample", _compute_resample, in_float64(_evaluate_resample), "anchor", ("along",))
+)

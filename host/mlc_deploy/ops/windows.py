@@ -19,7 +19,8 @@ from .elementwise import same_extent
 from .half import rounded, sums
 from .nn import window_extent
 from .products import conv_output_axes, conv_products
-from .quantize import exact, narrowed, product, sum_dtype
+from .quantize import product, sum_dtype
+from .reference import convolution, in_float64
 from .registry import Array, Attrs, Operator, register, require, simplest
 from .shape import flatten, pad_array, padded
 
@@ -71,22 +72,11 @@ def _compute_conv(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _evaluate_conv(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    """One matrix product per kernel tap, summed up."""
     x, w = inputs
-    groups = attrs["groups"]
     dtype = sum_dtype("conv_nd", str(x.dtype), str(w.dtype))
-    data = exact(pad_array(x, _every_pad(attrs["pads"]), value=attrs.get("pad_value", 0)), dtype)
-    extents = _extents(x.shape[2:], w.shape[2:], attrs)
-    weights = exact(w, dtype).reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    pixels = math.prod(extents)
-    total = np.zeros((x.shape[0], groups, w.shape[0] // groups, pixels), data.dtype)
-    for tap in itertools.product(*map(range, w.shape[2:])):
-        place = _tap_slices(tap, extents, attrs)
-        part = data[(slice(None), slice(None), *place)]
-        part = part.reshape(x.shape[0], groups, w.shape[1], pixels)
-        taken: Any = (..., *tap)
-        total += weights[taken] @ part
-    return [narrowed(total.reshape(x.shape[0], w.shape[0], *extents), dtype)]
+    data = pad_array(x, _every_pad(attrs["pads"]), value=attrs.get("pad_value", 0))
+    steps = attrs["strides"], attrs["dilations"]
+    return [convolution(data, w, *steps, attrs["groups"], dtype)]
 
 
 def _tap_slices(tap: Sequence[int], extents: Sequence[int], attrs: Attrs) -> list[slice]:
@@ -144,7 +134,7 @@ def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    x = exact(inputs[0], "float32")
+    (x,) = inputs
     shape, kernel, pads = attrs["shape"], attrs["kernel"], attrs["pads"]
     rank = len(shape)
     extents = _extents(shape, kernel, attrs)
@@ -156,7 +146,7 @@ def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         taken: Any = (slice(None), slice(None), *tap)
         image[(slice(None), slice(None), *place)] += columns[taken]
     kept = [slice(pads[d], pads[d] + n) for d, n in enumerate(shape)]
-    return [image[(slice(None), slice(None), *kept)].astype(inputs[0].dtype, copy=False)]
+    return [image[(slice(None), slice(None), *kept)]]
 
 
 register(
@@ -170,4 +160,4 @@ register(
         multiplies=conv_products(),
     )
 )
-register(Operator("col2im", _compute_col2im, _evaluate_col2im, "anchor"))
+register(Operator("col2im", _compute_col2im, in_float64(_evaluate_col2im), "anchor"))

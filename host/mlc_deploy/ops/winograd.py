@@ -37,7 +37,8 @@ from .half import tile_sum
 from .layout import Layout, layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
 from .products import conv_products
-from .quantize import SUMS, narrowed, product
+from .quantize import SUMS, product
+from .reference import narrowed
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
