@@ -224,7 +224,7 @@ def from_json(body: Any) -> Calibration:
             **words, cores=_typed(body["cores"], int), memory=_typed(body["memory"], int),
             like=_typed(body["like"], bool), rows=rows, fitted=fitted,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"it is not whole ({type(error).__name__}: {error})") from None
 
 
@@ -248,13 +248,18 @@ def _row(body: Mapping[str, Any]) -> Row:
     )  # fmt: skip
 
 
+MOST = 1e18  # of a figure: sums and products of smaller ones are finite
+
+
 def _typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{value!r:.40} is no {kind.__name__}")
+    if kind is int and abs(value) >= MOST:
+        raise ValueError("a number is too large")
     return value
 
 
 def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 < value < math.inf:
+    if type(value) not in (int, float) or not 0 < value < MOST:
         raise ValueError(f"{value!r:.40} is no number above 0")
     return float(value)
