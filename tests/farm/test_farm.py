@@ -117,7 +117,8 @@ def test_one_call_at_a_time_runs_on_a_board_whoever_asks(farm: LocalFarm) -> Non
 
 def test_an_interactive_run_waits_for_one_measurement_at_most(farm: LocalFarm) -> None:
     with farm.connect() as night, farm.connect(priority=1000) as desk:
-        tuning = [boards(night).submit(span, 0.5) for _ in range(30)]
+        own = boards(night)
+        tuning = [own.submit(span, 0.5) for _ in range(30)]
         until(lambda: any(b.user for b in night.boards()), "tuning is under way")
         boards(desk).submit(span, 0.01).result(60)
         left = sum(not job.done() for job in tuning)

@@ -42,6 +42,19 @@ def test_data_goes_through(data: Any) -> None:
     assert unpacked(packed(data)) == data
 
 
+@pytest.fixture
+def with_tracebacks() -> None:
+    """As Dask's servers leave a process in which one of them has sent an error."""
+    tblib = pytest.importorskip("tblib.pickling_support")
+    tblib.install(FarmError("x"), Refused("x", board="b"), ValueError("x"))
+
+
+def test_errors_go_through_where_dask_has_registered_them(with_tracebacks: None) -> None:
+    for error in (FarmError("what", where="w", mend="m"), ValueError(3)):
+        assert str(unpacked(packed(error))) == str(error)
+    assert unpacked(packed(Refused("no", board="b"))).what == "no"
+
+
 def test_programs_arrays_and_errors_go_through() -> None:
     task = matmul_task()
     assert str(unpacked(packed(task.func))) == str(task.func)

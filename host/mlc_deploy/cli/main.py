@@ -31,7 +31,7 @@ GROUPS = {
         "quantize": "Quantize a model to int8, or its weights to 8 or 4 bits.",
         "generate": "Generate text with a language model on a board.",
         "transcribe": "Transcribe speech on a board.",
-        "test": "Run models on boards; fail on wrong outputs or a higher cost.",
+        "test": "Run models on boards; fail on wrong outputs or higher cost.",
         "compare": "Compare the results of two runs, layer by layer.",
         "report": "Write an HTML report of a run, of two runs, or of a tuning.",
         "compare-boards": "Predict latency and memory on boards that you do not have.",

@@ -239,8 +239,8 @@ def run(**options: Any) -> int:
     """Compile MODEL, run it on a board, check its outputs and time each layer.
 
     MODEL is an .onnx, .tflite or .pt2 file, or a file written by --save (default: a small image
-    classifier that ships with the package). Outputs are compared with a reference that this machine
-    computes; a saved model has none, so use --expect.
+    classifier that ships with the package). Outputs are compared with a reference computed here;
+    for a saved model, use --expect.
     """
     asked = Options(**options)
     _refuse_mistakes(asked)

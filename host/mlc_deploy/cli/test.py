@@ -103,7 +103,7 @@ def test(
     threads: int | None,
     trust: bool,
 ) -> int:
-    """Run models on boards; fail on wrong outputs or a higher cost.
+    """Run models on boards; fail on wrong outputs or higher cost.
 
     MODEL is a file or a folder of models (default: the model that ships with the package). Beside a
     model, NAME.npz may hold its inputs and NAME.expect.npz the expected outputs. All models run,

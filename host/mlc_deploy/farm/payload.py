@@ -46,7 +46,9 @@ class NotData(Exception):
 
 
 def packed(data: Any) -> bytes:
-    return pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
+    content = io.BytesIO()
+    _Pickler(content, pickle.HIGHEST_PROTOCOL).dump(data)
+    return content.getvalue()
 
 
 def unpacked(content: bytes) -> Any:
@@ -57,6 +59,13 @@ def unpacked(content: bytes) -> Any:
         raise
     except Exception as error:  # whatever damaged bytes bring about
         raise NotData(f"{type(error).__name__}: {error}") from None
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """Errors go as they say themselves: Dask registers another way, with tracebacks, for all
+        errors of the process."""
+        return obj.__reduce__() if isinstance(obj, BaseException) else NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
