@@ -136,7 +136,8 @@ def real(d: Draw, at: Sequence[Expr], dtype: str, depth: int) -> Expr:
     match rng.randrange(6):
         case 0:
             name = rng.choice(("floor", "ceil", "trunc", "round", "abs"))
-            return getattr(te, name)(real(d, at, dtype, depth - 1))
+            stepped: Expr = getattr(te, name)(real(d, at, dtype, depth - 1))
+            return stepped
         case 1:
             small = rng.choice(("int8", "uint8", "int16"))
             whole = integer(d, at, small, depth - 1)
@@ -173,11 +174,12 @@ def kernel(seed: int) -> RandomKernel:
     """Elementwise, or a sum of rows, or a transposed or shifted read of a stage before it."""
     rng = Random(seed)
     dynamic = rng.random() < 0.6
-    n = te.var("n") if dynamic else rng.choice((1, 5, 16, 33))
-    size = rng.choice(SIZES) if dynamic else int(n)
+    size = rng.choice(SIZES if dynamic else (1, 5, 16, 33))
+    n: Any = te.var("n") if dynamic else size
     more = rng.choice(((), (rng.choice((1, 3, 8)),), (2, 5)))
     place = rng.randrange(len(more) + 1)
-    shape, sizes = ((*more[:place], s, *more[place:]) for s in (n, size))
+    shape: tuple[Any, ...] = (*more[:place], n, *more[place:])
+    sizes = (*more[:place], size, *more[place:])
     d = Draw(rng, shape, sizes)
     dtype = rng.choice((*INTEGERS, "float32", "float64", "bool"))
     first = te.compute(shape, lambda *i: element(d, i, dtype), "first")
@@ -222,4 +224,6 @@ def _finished(func: PrimFunc, d: Draw, size: int | None, n: Any) -> RandomKernel
 def _number(extent: Any, known: dict[Var, Any]) -> int:
     if isinstance(extent, int):
         return extent
-    return int(dim(substitute(extent, {v: const(x) for v, x in known.items()})))
+    found = dim(substitute(extent, {v: const(x) for v, x in known.items()}))
+    assert isinstance(found, int)
+    return found

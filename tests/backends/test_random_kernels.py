@@ -26,7 +26,8 @@ from tests.backends.random_kernels import RandomKernel, kernel
 BATCH = 40
 FIRST = int(os.environ.get("MLC_SEED", "0"))
 MANY = int(os.environ.get("MLC_KERNELS", "4000"))
-WAYS = (  # what compiles, for which target of ours, as C or by LLVM
+Way = tuple[str, str, Machine, bool]
+WAYS: tuple[Way, ...] = (  # what compiles, for which target of ours, as C or by LLVM
     ("gcc", "c", GCC, True),
     ("clang", "c", CLANG, True),
     ("clang", "x86_64", CLANG, True),
@@ -58,7 +59,7 @@ def difference(k: RandomKernel, found: Answer) -> str:
     return ""
 
 
-def check(seeds: range, folder: Path, ways: tuple[tuple[str, str, Machine, bool], ...]) -> None:
+def check(seeds: range, folder: Path, ways: tuple[Way, ...]) -> None:
     made = {f"kernel_{seed}": kernel(seed) for seed in seeds}
     made = {k.func.name: k for k in made.values()}
     wrong: list[str] = []
@@ -67,7 +68,7 @@ def check(seeds: range, folder: Path, ways: tuple[tuple[str, str, Machine, bool]
     assert not wrong, "\n\n".join(wrong[:5])
 
 
-def arm_ways(name: str) -> tuple[tuple[str, str, Machine, bool], ...]:
+def arm_ways(name: str) -> tuple[Way, ...]:
     return ((name, name, ARMS[name], False),)
 
 

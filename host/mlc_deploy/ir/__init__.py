@@ -21,6 +21,7 @@ from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .extern import address_of, addressed, call_extern, extern_name, externs_of, is_address
 from .flat import reduced
 from .nodes import (
+    BOUNDED,
     IN_PLACE,
     LEFT_OUT,
     MOST,
@@ -113,6 +114,7 @@ __all__ = [
     "Not",
     "IN_PLACE",
     "LEFT_OUT",
+    "BOUNDED",
     "MOST",
     "SHORT_FLOATS",
     "SCALARS",

@@ -477,6 +477,9 @@ class Buffer(Node):
 # An attribute of PrimFuncs: the names of the buffers that may share memory with an output.
 IN_PLACE = "ir.in_place"
 
+# A call of x, low and high that gives x, an integer which is known to be within: it costs nothing.
+BOUNDED = "bounded"
+
 # An attribute of PrimFuncs: floats that become bytes are within int16.
 SHORT_FLOATS = "ir.short_floats"
 

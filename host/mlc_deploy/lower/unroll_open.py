@@ -6,6 +6,7 @@ from typing import Any
 
 from ..arith import Bounds, simplify_expr, turn_range
 from ..ir import (
+    BOUNDED,
     SCALARS,
     Call,
     Const,
@@ -79,5 +80,5 @@ def _is_short(loop: For) -> bool:
         and not isinstance(loop.extent, Const)
         and all(isinstance(s, Store) and dtype_of(s.value.dtype).lanes > 1 for s in stores)
         and sum(isinstance(n, Load) for n in inside) <= MOST_LOADS
-        and all(n.name == "abs" for n in inside if isinstance(n, Call))
+        and all(n.name in ("abs", BOUNDED) for n in inside if isinstance(n, Call))
     )

@@ -19,6 +19,7 @@ from ...arith import Linear, linear
 from ...arith.linear import Atom, Quotient, Remainder
 from ...errors import ScheduleError
 from ...ir import (
+    BOUNDED,
     MOST,
     Block,
     Call,
@@ -153,7 +154,9 @@ def _is_read_once(block: Block, consumers: Sequence[Block]) -> bool:
     costs few instructions: short reductions have no vectors, and functions want all registers."""
     (reduction, *others) = consumers
     known, opened = _turns_of(i for i in reduction.iters if i.kind == "reduce")
-    cheap = not any(isinstance(e, Call) and e.name != "abs" for e in walk(block.body))
+    cheap = not any(
+        isinstance(e, Call) and e.name not in ("abs", BOUNDED) for e in walk(block.body)
+    )
     same = _turns_of(reduction.iters) == _turns_of(block.iters)
     return not others and cheap and (known >= SHORT or bool(opened)) and same
 
@@ -236,7 +239,11 @@ def _loops_of_equal_calls(sch: Schedule, name: str, loops: Sequence[str], lanes:
     block, last = sch.block(name), sch.loop(loops[-1]).var
     if None not in _steps(block, last):
         return []
-    calls = [n for n in walk(block.body) if isinstance(n, Call) and n.name != "if_then_else"]
+    calls = [
+        n
+        for n in walk(block.body)
+        if isinstance(n, Call) and n.name not in ("if_then_else", BOUNDED)
+    ]
     used = {n for call in calls for n in walk(call)}
     bound = {n for i in block.iters if i.var in used for n in walk(i.binding)}
     same = [n for n in loops if sch.loop(n).var not in bound]
@@ -325,7 +332,7 @@ def _part(turns: int) -> int:
 
 def _is_simple(block: Block) -> bool:
     """Whether the block is only a few instructions, so that the cost of a turn counts."""
-    calls = [n for n in walk(block.body) if isinstance(n, Call)]
+    calls = [n for n in walk(block.body) if isinstance(n, Call) and n.name != BOUNDED]
     return len(calls) <= 1 and all(n.name in ("if_then_else", "abs") for n in calls)
 
 
