@@ -51,7 +51,7 @@ def test_file_names_of_any_bytes(
     name: bytes, environment: dict[str, str], shown: str, tmp_path: Path
 ) -> None:
     file = os.fsencode(tmp_path) + b"/" + name + b".onnx"
-    shutil.copy(MODELS / "digits_mlp.onnx", file)
+    shutil.copy(MODELS / "digits_mlp.onnx", os.fsdecode(file))
     for args in (
         (b"--board", b"none", b"--json", b"r.json", b"--report", b"r.html"),
         (b"--board", b"none", b"--save", b"saved/"),
