@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,8 @@ def convolution(
             places = [slice(b + k * d, b + k * d + (n - 1) * s + 1, s) for b, k, d, s, n in steps]
             part = exact(data[(slice(None), slice(None), *places)])
             part = part.reshape(batch, groups, channels // groups, pixels)
-            own: Array = weights[(slice(None), slice(None), slice(None), *tap)]
+            taps: Any = (..., *tap)
+            own = weights[taps]
             # One channel in a group: a product of numbers, without a call per group.
             total += own * part if w.shape[1] == 1 else own @ part
         summed = narrowed(total, dtype).reshape(batch, out_channels, *taken)
