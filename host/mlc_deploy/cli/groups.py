@@ -25,7 +25,7 @@ class NoSuchCommand(click.UsageError):
 
 class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:
+        if not args and not ctx.resilient_parsing:
             raise NoCommand(ctx.get_help(), ctx)
         return super().parse_args(ctx, args)
 

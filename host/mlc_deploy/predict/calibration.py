@@ -254,7 +254,7 @@ MOST = 1e18  # of a figure: sums and products of smaller ones are finite
 def _typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{value!r:.40} is no {kind.__name__}")
-    if kind is int and abs(value) >= MOST:
+    if isinstance(value, int) and abs(value) >= MOST:
         raise ValueError("a number is too large")
     return value
 
