@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from mlc_deploy.board.connect import connect
 from mlc_deploy.errors import FarmError
 from mlc_deploy.farm.calibration import deviating, times_of
-from mlc_deploy.farm.client import matching, runs_on
+from mlc_deploy.farm.client import FarmBoards, matching, runs_on
 from mlc_deploy.farm.engine import own_host, scheduler_address
 from mlc_deploy.farm.member import OfferedBoard, Place, kind_of, unfit_now
 from mlc_deploy.farm.turns import Turns, dask_priority
@@ -264,6 +265,18 @@ def test_users_get_turns_by_their_shares() -> None:
     whole = sum(got.values())
     assert [round(got[n] / whole, 1) for n in "abe"] == [0.6, 0.2, 0.2]
     assert dask_priority(1, 1e8) > dask_priority(0, 0.0) > dask_priority(0, 1.0)
+
+
+def test_who_comes_begins_at_the_turn_of_the_boards_busy_or_idle() -> None:
+    farm: Any = SimpleNamespace(share=1.0)
+    used, new = replace(board("1"), turn=90.0), board("2")
+    for boards, begun in (
+        ([used, new], 90.0),
+        ([replace(used, state="busy"), new], 90.0),
+        ([replace(used, state="busy"), replace(new, state="busy", turn=70.0)], 70.0),
+        ([new], 0.0),
+    ):
+        assert FarmBoards(farm, boards)._turns.take() == begun
 
 
 MISSING = """

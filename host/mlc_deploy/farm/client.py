@@ -548,7 +548,10 @@ class FarmBoards(FarmExecutor):
 
     def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
         one = boards[0]
-        begun = min((b.turn for b in boards if b.state == "busy"), default=0.0)
+        # Idle boards keep the turn that they have reached: who comes first to them begins there,
+        # or who comes second would begin far after.
+        busy = [b.turn for b in boards if b.state == "busy"]
+        begun = min(busy) if busy else max(b.turn for b in boards)
         super().__init__(farm, resource(one.kind, one.exact), begun, alike=True)
         assert one.about is not None
         self._about, self.kind = one.about, one.fingerprint
