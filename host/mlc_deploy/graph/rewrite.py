@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..ir import UnknownValue
 from ..ops import Attrs, Trait, evaluate, frozen_attrs, has, infer_types
 from ..ops.indices import OutsideError
 from .constants import is_static, with_constant
@@ -193,4 +194,6 @@ def known_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, 
     try:
         return tuple(Constant(array) for array in evaluate(op, arrays, frozen_attrs(attrs)))
     except OutsideError:  # a run of the model says so, if it comes to this call
+        return None
+    except UnknownValue:  # an attribute holds a dynamic extent
         return None
