@@ -24,7 +24,15 @@ MOST = 1 << 16  # elements of a tensor
 DRAWS = 8
 # Approximations, whose error test_fast.py holds; what moves bits or rows to places that must fit;
 # and lists of steps, each of its own dtype.
-OTHERS = ("fast_exp", "fast_tanh", "fast_erf", "append_rows", "bitcast", "pointwise")
+OTHERS = (
+    "fast_exp",
+    "fast_tanh",
+    "fast_erf",
+    "append_rows",
+    "check_indices",
+    "bitcast",
+    "pointwise",
+)
 
 
 def numbers(type: TensorType, rng: np.random.Generator) -> Array:
