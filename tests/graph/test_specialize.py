@@ -227,7 +227,7 @@ def test_scalars_become_part_of_the_function(board: str, target: str) -> None:
 def test_other_scalars_than_the_function_takes() -> None:
     for given, what in (
         ("R.shape([6])", "'halves' takes the integers n, factor, and tir_vars gives 1"),
-        ("6", "tir_vars is a list of integers and dimensions"),
+        ("6", "a shape is a list of integers and dimensions"),
     ):
         with pytest.raises(ScriptError) as error:
             from_script(SCALARS.replace("R.shape([6, m])", given))

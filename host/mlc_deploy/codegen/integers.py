@@ -1,8 +1,9 @@
 """Division, shifts, and conversion of floats in LLVM IR, as ir/numbers.py defines them.
 
 LLVM leaves division by 0, of the least number by -1, shifts by too much and conversion out of range
-undefined. ARM's instructions do what we define, so they are asked for by name: code for ARM has no
-check. Elsewhere a check stands before each that `arith/value_ranges.py` does not prove defined.
+undefined. Where ARM's instructions do what we define and have a name in LLVM, they are asked for
+without a check. Elsewhere a check stands before each that `arith/value_ranges.py` does not prove
+defined.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def _rounded_down(b: ll.IRBuilder, op: str, quotient: Value, rest: Value, y: Val
 def _by_instruction(
     b: ll.IRBuilder, machine: Machine, x: Value, y: Value, natural: bool
 ) -> Value | None:
-    """x / y by ARM's instruction: x / 0 is 0, and the least number / -1 is itself. None where the
-    machine has none."""
+    """x / y by AArch64's instruction: x / 0 is 0, and the least number / -1 is itself. None on
+    other machines."""
     if isinstance(x.type, ll.VectorType):
         lanes = [_by_instruction(b, machine, _lane(b, x, n), _lane(b, y, n), natural)
                  for n in range(x.type.count)]  # fmt: skip
@@ -99,20 +100,16 @@ def _by_instruction(
                 return None
             found = b.insert_element(found, lane, I32(n))
         return found
-    width = x.type.width
-    if machine.arch not in ("aarch64", "arm") or not machine.divides:
+    if machine.arch != "aarch64":  # 32-bit ARM's has no name in LLVM
         return None
-    if width > (32 if machine.arch == "arm" else 64):
+    width = x.type.width
+    if width > 64:
         return None
     if width < 32:
         extend = b.zext if natural else b.sext
         whole = _by_instruction(b, machine, extend(x, I32), extend(y, I32), natural)
         return b.trunc(whole, x.type)
-    name = "udiv" if natural else "sdiv"
-    if machine.arch == "aarch64":
-        return call_named(b, f"llvm.aarch64.{name}.i{width}", x.type, x, y)
-    kind = ll.FunctionType(I32, [I32, I32])
-    return b.asm(kind, f"{name} $0, $1, $2", "=r,r,r", [x, y], side_effect=False)
+    return call_named(b, f"llvm.aarch64.{'udiv' if natural else 'sdiv'}.i{width}", x.type, x, y)
 
 
 def _lane(b: ll.IRBuilder, vector: Value, number: int) -> Value:

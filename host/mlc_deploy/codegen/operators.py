@@ -49,13 +49,11 @@ LIBM = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """arch: the target's. divides: an instruction divides integers. fused: multiply-add in one
-    instruction, by lane too. halves: arithmetic on float16. rounds: instructions that round floats
-    to integers. by_four: an instruction converts four numbers between float16 and float32, and LLVM
-    does not select it by itself."""
+    """arch: the target's. fused: multiply-add in one instruction, by lane too. halves: arithmetic on
+    float16. rounds: instructions that round floats to integers. by_four: an instruction converts
+    four numbers between float16 and float32, and LLVM does not select it by itself."""
 
     arch: str
-    divides: bool
     fused: bool
     halves: bool
     rounds: bool
@@ -67,7 +65,6 @@ def machine_of(target: Target) -> Machine:
     narrow = target.arch == "arm"
     return Machine(
         arch=target.arch,
-        divides=not narrow or target.has("hwdiv-arm"),
         fused=not narrow,
         halves=target.float16 == "arithmetic",
         rounds=not narrow or target.has("fp-armv8"),
