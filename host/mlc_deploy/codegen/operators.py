@@ -49,8 +49,8 @@ LIBM = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """arch: the target's. fused: multiply-add in one instruction, by lane too. halves: arithmetic on
-    float16. rounds: instructions that round floats to integers. by_four: an instruction converts
+    """arch: the target's. fused: multiply-add in one instruction, by lane too. halves: arithmetic
+    on float16. rounds: instructions that round floats to integers. by_four: an instruction converts
     four numbers between float16 and float32, and LLVM does not select it by itself."""
 
     arch: str
