@@ -91,12 +91,13 @@ def _checks(e: Node, seen: set[Node] | None = None) -> Iterator[Stmt]:
 
 
 def _check(size: int | Expr, index: Expr) -> Iterator[Stmt]:
-    low = high = index
+    base, least, reach = index, expr(0), expr(0)
     if isinstance(index, Ramp):
-        last = index.base + index.stride * (index.lanes - 1)
-        backwards = is_const(compare("<", index.stride, 0), True)
-        low, high = (last, index.base) if backwards else (index.base, last)
-    extent = cast(high.dtype, expr(size))
-    outside = any_of(compare("<", low, 0), compare(">=", high, extent))
+        base, reach = index.base, index.stride * (index.lanes - 1)
+        if is_const(compare("<", index.stride, 0), True):  # backwards
+            least, reach = -reach, expr(0)
+    # The ends move, not the index: a loaded one could wrap.
+    least, extent = cast(base.dtype, least), cast(base.dtype, expr(size) - reach)
+    outside = any_of(compare("<", base, least), compare(">=", base, extent))
     if not is_const(outside, False):
         yield If(outside, Evaluate(Call("ret", (const(OUT_OF_BOUNDS),), "int32")))
