@@ -131,6 +131,7 @@ class Link:
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
         self._received = 0  # reads that brought something
+        self._pinged = 0  # bytes of the heartbeat's pings
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"{self.board} reader", daemon=True)
         self._heart = threading.Thread(target=self._beat, name=f"{self.board} heart", daemon=True)
@@ -377,7 +378,8 @@ class Link:
 
     def _beat(self) -> None:
         """The heartbeat's thread. Bytes that arrive at either end, however slowly, are signs of
-        life.
+        life; those of its own pings are not, since the kernel of a hung board, or whoever passes
+        bytes on to a dead link, takes them too.
 
         The board, too, ends a session without signs of life. So this thread also pings when the
         client has sent nothing, even while data arrives.
@@ -398,11 +400,12 @@ class Link:
                 self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
 
     def _arrived(self, before: int) -> int:
-        """How many bytes have arrived at the board, or in the queue of who does not tell."""
+        """How many bytes have arrived at the board, or in the queue of who does not tell; without
+        the pings."""
         moved, unsent = self.transport.moved, self.transport.unsent()  # in this order: never more
         if unsent is not None:
-            return moved - unsent
-        return moved if self._writing.locked() else before
+            return moved - unsent - self._pinged
+        return moved - self._pinged if self._writing.locked() else before
 
     def _ask_for_life(self, timeout: float) -> None:
         """Sends a ping that nobody waits for; none while another request is being written."""
@@ -418,7 +421,9 @@ class Link:
                     self._wake_thread()
                 kind = ANSWERS["ping"](None)
                 self._pending[number] = Pending(number, "ping", kind, time.monotonic())
+            moved = self.transport.moved
             self._write(number, _packed("ping", (None,)), None, timeout)
+            self._pinged += self.transport.moved - moved
         except OSError:  # a timeout too: half a frame was sent
             self._end(self._dead)
             self.transport.close()
