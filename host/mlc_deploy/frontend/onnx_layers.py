@@ -13,7 +13,7 @@ from .extents import product
 from .layers.indices import checked
 from .layers.norms import affine, batch_statistics, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
-from .layers.shapes import reshape
+from .layers.shapes import expand, reshape
 from .layers.transposed import conv_transpose, transposed_extents
 from .layers.windows import (
     Window,
@@ -218,7 +218,14 @@ def _mean_variance_norm(n: OnnxNode) -> Any:
 
 def _group_norm(n: OnnxNode) -> Any:
     x, scale, shift = (n.input(k) for k in range(3))
-    return group_norm(n, x, n.attr("num_groups"), scale, shift, n.attr("epsilon", 1e-5))
+    groups = n.attr("num_groups")
+    if n.opset < 21:  # scale and bias have an element per group
+        each = (groups, n.shape()[1] // groups)
+        scale, shift = (
+            reshape(n, expand(n, reshape(n, v, (groups, 1)), each), (product(each),))
+            for v in (scale, shift)
+        )
+    return group_norm(n, x, groups, scale, shift, n.attr("epsilon", 1e-5))
 
 
 # ONNX's own definitions of some norms subtract the square of the mean from the mean of squares. Few

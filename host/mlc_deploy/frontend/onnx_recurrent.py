@@ -74,6 +74,7 @@ def _cell(n: OnnxNode, number: int, backwards: bool, functions: list[Function]) 
         backwards=backwards,
         reset_after=bool(n.attr("linear_before_reset", 0)),
         peepholes=peepholes,
+        coupled=bool(n.attr("input_forget", 0)),
         products=products,
     )
 
@@ -96,8 +97,6 @@ def _recurrent(n: OnnxNode) -> Any:
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[
         n.attr("direction", "forward")
     ]
-    if n.attr("input_forget", 0):
-        raise n.refuse("coupled gates (input_forget) are not supported")
     if (rank := len(n.shape())) != 3:
         raise ValueError(f"{n.op} takes a tensor of 3 dimensions, and this one has {rank}")
     x, batch_first = n.input(0), n.attr("layout", 0)
