@@ -75,7 +75,7 @@ def test_a_cache_of_links(tmp_path: Path) -> None:
 def test_group_normalization_of_opset_18(tmp_path: Path) -> None:
     """Scale and bias have an element per group, and from opset 21 on one per channel."""
     node = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2)
-    own = {"s": np.float32([2, -1]), "b": np.float32([0.5, 3])}
+    own = {"s": np.array([2, -1], "float32"), "b": np.array([0.5, 3], "float32")}
     x = RNG.standard_normal((3, 6, 5), dtype=np.float32)
     made = model([node], own, shape=x.shape, opset=18)
     is_right(saved(made, tmp_path, beside=False), x)

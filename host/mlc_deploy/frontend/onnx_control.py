@@ -8,7 +8,8 @@ turn if it computes only constants, such as shapes, or if a turn's number decide
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from ..ir import Dim, Expr
 from ..ops.shape import normal_axis
 from .extents import smaller
 from .layers.loops import ENDLESS, loop
-from .layers.shapes import counted_rows, grown, reshape, select, stacked
+from .layers.shapes import counted_rows, expand, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
+from .onnx_counted import counted_turns
 from .onnx_node import Converter, Given, NeedsValue, OnnxNode, TensorList, tensors
 from .refusals import MISTAKES
 
@@ -109,13 +111,17 @@ def _loop(n: OnnxNode) -> Any:
     most, going = n.optional(0), n.optional(1)
     if isinstance(going, Constant) and not going.value.all():
         most = n.constant(0, "int64")
+    counted = counted_turns(n, most, going, given)
+    if isinstance(counted, Expr):
+        return _of_extent(n, lambda: _counted_loop(n, counted, tensors(given)))
+    most = most if counted is None else n.constant(counted, "int64")
     extent = _extent(n, most)
     known = most is None or isinstance(most, Constant)
     if extent is not None:
-        return _as_loop(n, extent, None, going, tensors(given))
+        return _of_extent(n, lambda: _as_loop(n, extent, None, going, tensors(given)))
     turns = ENDLESS if most is None or not known else max(n.whole(0, "the trip count"), 0)
     if isinstance(most, Constant) and not turns:
-        return _never(n, given)
+        return _never(n, given, lambda: _turn_of(n, tensors(given))[1 + len(given) :])
     if any(v is None or isinstance(v, TensorList) for v in given):
         return _written_out(n, turns if known else n.whole(0, "the trip count"), going, given)
     states = tensors(given)
@@ -151,10 +157,23 @@ def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
     return extent if isinstance(extent, Expr) else None
 
 
-def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
-    if len(n.outputs) > len(states):
-        raise ValueError("a loop that never turns has results to collect")
-    return list(states)
+def _of_extent(n: OnnxNode, convert: Callable[[], list[Value]]) -> list[Value]:
+    """A loop that cannot be written out. Raises ImporterError if its state changes its shape."""
+    try:
+        return convert()
+    except Unlike:
+        raise _growing(n) from None
+
+
+def _never(n: OnnxNode, states: Sequence[Given], turn: Callable[[], list[Value]]) -> list[Given]:
+    """The states, and results without an element, of the types that `turn` would give."""
+    every = n.tried(turn) if len(n.outputs) > len(states) else []
+    return [*states, *(_none_of(n, value) for value in every)]
+
+
+def _none_of(n: OnnxNode, element: Value) -> Value:
+    """No element of results, each of the type of a value."""
+    return expand(n, n.constant(0, element.type.dtype), (0, *shape_of(element)))
 
 
 def _growing(n: OnnxNode) -> ImporterError:
@@ -195,15 +214,9 @@ def _as_loop(
     if isinstance(again, Constant) and not again.value.all():
         turns = smaller(turns, 1)
     if decided and most is None and (going is None or isinstance(going, Constant)):
-
-        def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-            given = tensors(_turn(n, number, own)[1:])
-            return _kept(given[: len(states)], states), given[len(states) :]
-
         if turns == ENDLESS:
             raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
-        ends, collected = loop(n, turns, states, step, written=[False] * results)
-        return [*ends, *collected]
+        return _counted_loop(n, turns, states)
     if results and turns == ENDLESS:
         raise _uncounted(n)
     counter = [n.constant(0, "int64")] if results else []
@@ -227,6 +240,18 @@ def _as_loop(
     if collected:
         count, *ends = ends
         collected = [counted_rows(n, x, count, "turns") for x in collected]
+    return [*ends, *collected]
+
+
+def _counted_loop(n: OnnxNode, turns: Dim, states: Sequence[Value]) -> list[Value]:
+    """A loop of so many turns, whatever condition its body computes."""
+
+    def step(number: Value, own: list[Value], _: list[Value]) -> Any:
+        given = tensors(_turn(n, number, own)[1:])
+        return _kept(given[: len(states)], states), given[len(states) :]
+
+    written = [False] * (len(n.outputs) - len(states))
+    ends, collected = loop(n, turns, states, step, written=written)
     return [*ends, *collected]
 
 
@@ -308,7 +333,12 @@ def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
     directions = [bool(d) for d in n.attr("scan_output_directions", [0] * outputs)]
     result_axes = n.attr("scan_output_axes", [0] * outputs)
     if isinstance(length, int) and not length:
-        return tensors(_never(n, states))
+        parts = [
+            n.constant(np.zeros([e for d, e in enumerate(shape_of(v)) if d != a]), v.type.dtype)
+            for a, v in zip(axes, inputs, strict=True)
+        ]
+        elements = partial(n.body, "body", *states, *parts)
+        return tensors(_never(n, states, lambda: tensors(elements())[len(states) :]))
     read = [
         (_axis_first(n, v, a), back) for v, a, back in zip(inputs, axes, backwards, strict=True)
     ]

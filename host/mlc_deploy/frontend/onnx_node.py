@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
@@ -212,10 +212,14 @@ class OnnxNode(NumberedNode):
 
     def body(self, name: str, *inputs: Given) -> list[Given]:
         """The outputs of the graph in an attribute, for these inputs."""
+        return self._importer.body(self.graph(name), inputs, self._scope, self.source)
+
+    def graph(self, name: str) -> GraphProto:
+        """The graph in an attribute. Raises ValueError if it is missing."""
         if name not in self._attributes:
             raise ValueError(f"attribute '{name}' is missing")
-        graph = self._attributes[name].g
-        return self._importer.body(graph, inputs, self._scope, self.source)
+        graph: GraphProto = self._attributes[name].g
+        return graph
 
     def tried(self, convert: Callable[[], list[T]]) -> list[T]:
         """The result of convert, without leaving its calls in the graph."""

@@ -44,7 +44,8 @@ def check_node(proto: NodeProto, schema: Any) -> None:
 
 
 def _kind(number: int) -> str:
-    return {int(n): name for name, n in AttributeProto.AttributeType.items()}.get(number, "unknown")
+    names: dict[int, str] = {int(n): name for name, n in AttributeProto.AttributeType.items()}
+    return names.get(number, "unknown")
 
 
 def check_names_once(graph: GraphProto, where: str) -> None:

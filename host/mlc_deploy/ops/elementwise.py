@@ -63,11 +63,12 @@ def same_extent(a: Dim, b: Dim) -> bool:
 
 
 class UnlikeExtents(ValueError):
-    """Extents that may be unequal at run time. symbols: the names in them; same: the names of two
-    dimensions, "ids=mask", or a dimension and a number, if nothing else is unlike."""
+    """Extents `pair` that may be unequal at run time. symbols: the names in them; same: the names
+    of two dimensions, "ids=mask", or a dimension and a number, if nothing else is unlike."""
 
     def __init__(self, what: str, a: Dim, b: Dim) -> None:
         super().__init__(what)
+        self.pair = a, b
         self.symbols = sorted({v.name for e in (a, b) if isinstance(e, Expr) for v in free_vars(e)})
         plain = all(isinstance(e, (int, Var)) for e in (a, b))
         first, second = (b, a) if isinstance(a, int) else (a, b)

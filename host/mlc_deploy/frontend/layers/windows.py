@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...graph.nodes import Value
 from ...ir import Expr
 from ..extents import larger
 from ..node import Node, shape_of, with_dims
-from .shapes import vector_along, with_axis, without
+from .shapes import expand, vector_along, with_axis, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,27 @@ def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: An
         for axis in range(len(window.kernel)):
             x = pool(n, op, x, window.along(axis), ceil_mode, **attrs)
         return x
+    if any(isinstance(p, Expr) for p in window.pads):
+        return _bordered_pool(n, op, x, window, ceil_mode, **attrs)
     moves = window.moves | {"ceil_mode": bool(ceil_mode)}
     return n.emit(op, x, kernel=window.kernel, **moves, **attrs)
+
+
+def _bordered_pool(
+    n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any
+) -> Value:
+    """A pool whose border is computed from open sizes. Raises ValueError for max_pool_places."""
+    if op == "max_pool_places":
+        raise ValueError("places of maxima within a border whose size is not known")
+    kind = np.dtype(x.type.dtype)
+    least = np.iinfo(kind).min if kind.kind in "iu" else -math.inf
+    bordered, inner = _padded(n, x, window, least if op == "max_pool" else 0)
+    if op != "avg_pool" or attrs["count_include_pad"]:
+        return pool(n, op, bordered, inner, ceil_mode, **attrs)
+    ones = expand(n, n.constant(1, x.type.dtype), (1, 1, *shape_of(x)[2:]))
+    counts, _ = _padded(n, ones, window, 0)
+    sums = (pool(n, "sum_pool", v, inner, ceil_mode) for v in (bordered, counts))
+    return n.emit("divide", *sums)
 
 
 def _within(window: Window, extents: Sequence[Any]) -> list[int]:
