@@ -292,7 +292,7 @@ static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
             if (fits) check_procedure(p, model, due, depth + 1);
         }
         if (!fits)
-            refuse(p, "step %u of procedure %u is not in order; this runtime takes %d loops, and "
+            refuse(p, "step %u of procedure %u is invalid; this runtime takes %d loops, and "
                    "%d within each other",
                    i, number, MLC_MAX_LOOPS, MLC_MAX_NESTING);
     }

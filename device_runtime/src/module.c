@@ -250,7 +250,7 @@ static void parse(Parser *p) {
             read_skip(&p->r);
     }
     check_model(p);
-    if (p->r.why) fail(p->failure, REFUSED, "the module's metadata is not in order: %s", p->r.why);
+    if (p->r.why) fail(p->failure, REFUSED, "the module's metadata is invalid: %s", p->r.why);
 }
 
 bool module_parse(Module *module, const void *object, size_t size, Failure *failure) {
@@ -352,7 +352,7 @@ bool params_accept(const Param *params, uint32_t count, const char *const *scala
     }
     for (uint32_t i = 0; i < scalar_count; i++)
         if (scalars[i] < 0)
-            return fail(failure, REFUSED, "%s: no parameter says what dimension '%s' is", what,
+            return fail(failure, REFUSED, "%s: no parameter defines dimension '%s' is", what,
                         scalar_names[i]);
     return true;
 }

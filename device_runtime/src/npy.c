@@ -146,7 +146,7 @@ bool npy_read(Npy *npy, const void *data, size_t size, const char *what, Failure
     Header h = {0};
     const char *text = (const char *)at + head;
     if (!read_header(&h, (Text){.at = text, .end = text + length}))
-        return fail(failure, REFUSED, "the header of %s is not in order", what);
+        return fail(failure, REFUSED, "the header of %s is invalid", what);
     h.type.dtype = described(h.description);
     if (h.type.dtype == NO_DTYPE)
         return fail(failure, REFUSED, "%s has elements '%.*s', which are not read; try: astype",

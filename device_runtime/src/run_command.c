@@ -140,7 +140,7 @@ static bool read_model(void) {
     if (model->weights != weights.size ||
         (weights.size > 0 &&
          memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
-        return fail(failure, REFUSED, "the file's weights are not those of its object");
+        return fail(failure, REFUSED, "the file's weights do not belong to its object");
     job.threads = thread_count();
     return job.threads > 0;
 }

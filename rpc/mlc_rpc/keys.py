@@ -69,7 +69,7 @@ def read_key(path: Path, board: str = "") -> bytes:
     # Windows has no such modes; the user's folders are private there.
     if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
         raise Unreachable(
-            f"others than you may use the key {path}",
+            f"other users may use the key {path}",
             board=board,
             attempt=f"chown $USER {shlex.quote(str(path))}; chmod 600 {shlex.quote(str(path))}; "
             "if somebody may have read it, a new one",

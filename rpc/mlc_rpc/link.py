@@ -240,7 +240,7 @@ class Link:
         except BrokenPipeError:
             self._end(self._lost("the board's program ended"))
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return pending
 
     def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
@@ -341,7 +341,7 @@ class Link:
             self._begun.put(error)
             return
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
             return
         source = self._source = Source(self._fetch, first, into)
         self._begun.put(None)
@@ -361,7 +361,7 @@ class Link:
         except Wrong as error:  # in a message that answers no request
             self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return None
 
     def _fetch(self) -> bytes:
@@ -431,7 +431,7 @@ class Link:
             f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s{rate}",
             board=self.board,
             method=method,
-            attempt="look after its power and network, then connect again; what was on the board "
+            attempt="check its power and network, then connect again; what was on the board "
             "must be sent again",
         )
 

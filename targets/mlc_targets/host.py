@@ -23,7 +23,7 @@ def host_triple() -> str:
     if sys.platform != "linux":
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise TargetError(
-            f"boards run Linux, and no code is made for this machine, which runs {system}",
+            f"boards run Linux, and no code is generated for this machine, which runs {system}",
             "a board, as --target raspberry-pi/5 or --board ssh://[user@]host",
         )
     floats = "gnueabihf" if machine.startswith("arm") and machine != "arm64" else "gnu"

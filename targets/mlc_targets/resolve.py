@@ -250,14 +250,14 @@ def _mattr(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
             raise TargetError(f"mattr has both '+{name}' and '-{name}'", "one of the two")
         if sign == "-" and (re.match(r"v\d", name) or (arch == "arm" and name == "thumb2")):
             raise TargetError(
-                f"mattr '-{name}': what the architecture itself has cannot be taken away",
+                f"mattr '-{name}': a feature of the architecture itself cannot be removed",
                 "an -mcpu of the architecture that is meant",
             )
     for name, sign in signs.items():
         gone = sorted(f for f in closure(arch, name) if signs.get(f) == "-")
         if sign == "+" and gone:
             raise TargetError(
-                f"mattr '+{name}' needs '{gone[0]}', which '-{gone[0]}' takes away",
+                f"mattr '+{name}' needs '{gone[0]}', which '-{gone[0]}' removes",
                 f"leave '+{name}' or '-{gone[0]}' out",
             )
     return tuple(signs[name] + name for name in sorted(signs))

@@ -245,9 +245,9 @@ def test_times_that_never_agree() -> None:
         ),
         (
             ("board", "calibrate", "emulated"),
-            "error: an emulated board has no times of its own: seconds of QEMU mean nothing\n"
+            "error: an emulated board has no times of its own: QEMU's seconds are not those of a board\n"
             "  in:  board calibrate emulated, qemu://cortex-a72\n"
-            "  try: a board that is there; --target predicts for boards that are not\n-> 2",
+            "  try: a real board; --target predicts for boards that are not\n-> 2",
         ),
         (
             ("--target", "here"),

@@ -148,7 +148,7 @@ def test_refused(made: Made, local: Session) -> None:
     with pytest.raises(DecodeError) as caught:
         mlc.generate(made.decoder, PROMPT, local, temperature=1.0, top_p=2.0)
     assert str(caught.value) == (
-        "no token can be drawn so\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
+        "invalid sampling options\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
         "  try: top_p above 0 and up to 1; the others 0 or more"
     )
     with pytest.raises(DecodeError) as caught:

@@ -73,7 +73,7 @@ def test_a_model_that_hears_samples(tmp_path: Path) -> None:
     assert found.start(None, "transcribe") == ([1], False) and found.ends == {2}
     assert speech_of(tmp_path, 2.5).ear.shape == (1, 40000)
     assert refused(lambda: speech_of(tmp_path, 0.05)) == (
-        "0.05 s of sound are too short for the model\n  try: 0.08 s or more"
+        "0.05 s of audio are too short for the model\n  try: 0.08 s or more"
     )
 
 
@@ -81,14 +81,14 @@ def test_seconds_of_a_model_that_leaves_none_open(tmp_path: Path) -> None:
     speech(tmp_path)
     assert speech_of(tmp_path, 30).ear.samples == 480000
     assert refused(lambda: speech_of(tmp_path, 10)) == (
-        "the model hears 30 s at once, not 10\n  try: no seconds, or 30"
+        "the model's chunk length is 30 s, not 10\n  try: without a chunk length, or 30"
     )
 
 
 def test_other_types(tmp_path: Path) -> None:
     found = refused(lambda: speech(tmp_path, {"model_type": "bert"})).replace(str(tmp_path), "")
     assert found == (
-        "models of type 'bert' are not known to write what is said\n  in:  \n"
+        "models of type 'bert' cannot be used for speech to text\n  in:  \n"
         "  try: a model of type whisper or moonshine"
     )
     found = refused(lambda: speech(tmp_path, {"model_type": "moonshine"}, {}))

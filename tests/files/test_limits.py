@@ -275,7 +275,7 @@ def test_images_of_other_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = tmp_path / "a.png"
     file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert said(InputError, lambda: read_image(file, parse("color=RGB layout=NCHW"))) == (
-        f"this is no image that can be read: cannot identify image file '{file}'\n"
+        f"the image cannot be read: cannot identify image file '{file}'\n"
         f"  in:  {file}\n  try: take it out of the folder, or save it again"
     )
     from PIL import Image

@@ -394,7 +394,7 @@ def test_a_registered_function_within_a_loop() -> None:
     with pytest.raises(LowerError) as caught:
         lower_graph(bb.finish(ends, ["y"]))
     what, _, mend = str(caught.value).splitlines()
-    assert what == "'test.twice' runs on this machine, and stands in a loop or branch"
+    assert what == "'test.twice' runs on this machine, and is in a loop or branch"
     assert mend == "  try: an operator, or a call of it outside"
 
 
@@ -461,7 +461,7 @@ def test_elements_of_an_open_size_are_refused() -> None:
     with pytest.raises(GraphError) as caught:
         mlc.compile(bb.finish(ends, ["y"]), "host", dims={"n": "<=8"})
     assert str(caught.value) == (
-        "a loop's turns each take or give float32[n], and only a run decides 'n'\n"
+        "a loop's turns each take or give float32[n], and known only at run time is 'n'\n"
         "  try: n=16: one of its sizes"
     )
 

@@ -174,7 +174,7 @@ def test_the_reference_finds_extents_in_inputs() -> None:
         ({"m": "<=4"}, "'texts' has no dimension 'm'\n  try: n"),
         (
             {"n": "4"},
-            "n cannot be '4'\n  try: n=128, n<=128, or the name of another that has a number",
+            "n cannot be '4'\n  try: n=128, n<=128, or the name of another dimension that has a number",
         ),
         ({"n": "<=0"}, "n cannot be '<=0': numbers are from 1 to 2147483647\n  try: n<=128"),
         ({}, "'texts' has dimensions that are not known: n\n  try: dims={'n': 1}"),

@@ -89,7 +89,7 @@ def test_wrong_type() -> None:
         return replace(f, bindings=(Binding((wrong,), Call("relu", f.params, {})), *f.bindings))
 
     assert broken(change) == (
-        "the call gives float32[1, 3, 6, 6], not float32[1]\n"
+        "the call returns float32[1, 3, 6, 6], not float32[1]\n"
         '  in:  wrong: R.Tensor((1,), "float32") = R.relu(images_0)'
     )
 

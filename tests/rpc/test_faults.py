@@ -65,7 +65,7 @@ def fault(session: Session, machine: str, name: str) -> None:
         with pytest.raises(errors.Timeout) as late:
             module["spin"](scratch, timeout=0.2)
         assert str(late.value) == (
-            f"kernel 'spin' was still at work after 200 ms\n  on:  {session.board}, method run\n"
+            f"kernel 'spin' was still running after 200 ms\n  on:  {session.board}, method run\n"
             "  try: a larger timeout, if it is slow rather than stuck"
         )
         module.close()

@@ -261,7 +261,7 @@ def test_the_number_of_a_turn(board: Board) -> None:
 def test_steps_that_are_not_in_order(board: Board, steps: list[Any]) -> None:
     name = board.blob(object_of(program([steps, [0], [1]])))
     assert refused(board, "module.load", name, None).text.endswith(
-        "of procedure 0 is not in order; this runtime takes 256 loops, and 16 within each other"
+        "of procedure 0 is invalid; this runtime takes 256 loops, and 16 within each other"
     )
 
 
@@ -306,7 +306,7 @@ def test_what_a_loop_reads_and_writes_itself(board: Board, places: dict[str, Any
 @pytest.mark.parametrize("steps", [[[0, 0, 1]], [[2, 0, 0, 0]], [-1], ["x"], [[]]])
 def test_what_is_no_step(board: Board, steps: list[Any]) -> None:
     name = board.blob(object_of(program([steps])))
-    assert "the module's metadata is not in order" in refused(board, "module.load", name, None).text
+    assert "the module's metadata is invalid" in refused(board, "module.load", name, None).text
 
 
 @pytest.mark.parametrize("align", [0, 3, 128])

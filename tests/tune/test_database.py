@@ -193,7 +193,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     assert str(refusal.value) == (
         "the file is no tuning database\n"
         f"  in:  {path}\n"
-        "  try: one that mlc-deploy tune wrote; where there is none it makes one"
+        "  try: a file that mlc-deploy tune wrote, or a new name"
     )
     assert path.read_bytes() == b"\x08\x07\x12"
 

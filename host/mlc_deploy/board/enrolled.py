@@ -122,7 +122,7 @@ def _entry(name: str, entry: object, path: Path) -> Enrolled:
             if target is None or isinstance(target, str):
                 return Enrolled(url, target)
     raise InputError(
-        f"board '{name}' is not in order",
+        f"board '{name}' is invalid",
         where=str(path),
         mend=f'[{name}]\n       url = "ssh://[user@]host[:port]"',
     )

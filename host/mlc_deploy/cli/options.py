@@ -97,7 +97,7 @@ class Reading:
         """The arguments of model_graph and compile. Raises Misuse, also for int8: it needs data."""
         if self.precision == INT8:
             raise Misuse(
-                "this command takes the model of small integers itself",
+                "this command takes a quantized model",
                 where=f"--precision {INT8}",
                 mend="mlc-deploy quantize MODEL --data D -o FILE.onnx, then FILE.onnx",
             )
@@ -157,7 +157,7 @@ def reads_models(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def known_cores(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
-    """The value of --cores. Raises Misuse for text that names no cores."""
+    """The value of --cores. Raises Misuse for text that does not name cores."""
     if text in ("", *KINDS):
         return text
     try:

@@ -177,7 +177,7 @@ def _latency(record: Record) -> str:
         count = record["instructions"]
         uncounted = "not counted" if record["threads"] == 1 else f"not counted on {threads}"
         quoted = uncounted if count is None else f"{count:,}"
-        return f"emulated, says nothing of a board; executed instructions: {quoted}"
+        return f"emulated, not a board's time; executed instructions: {quoted}"
     return (
         f"median {_time(found['median_ms'])}, p95 {_time(found['p95_ms'])}, "
         f"mad {_time(found['mad_ms'])}, {found['n']} samples, "

@@ -73,7 +73,7 @@ def decoder_of_program(
     unknown = [name for name in shapes if name not in (IDS, PLACES, *others)]
     if unknown or len(shapes.get(IDS, ())) != 2 or len(shapes.get(PLACES, ())) != 1:
         raise DecodeError(
-            f"this program is no decoder of text: its inputs are {', '.join(shapes) or 'none'}",
+            f"this program is not a text decoder: its inputs are {', '.join(shapes) or 'none'}",
             where=where,
             mend=f"a module of {IDS} [1, tokens] and {PLACES} [tokens] whose cache is in buffers,"
             " such as transformers' TorchExportableModuleWithStaticCache",

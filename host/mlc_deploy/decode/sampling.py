@@ -28,7 +28,7 @@ class Sampling:
         likely = self.temperature >= 0 and self.top_k >= 0 and self.seed >= 0
         if not (likely and 0 < self.top_p <= 1):
             raise DecodeError(
-                "no token can be drawn so",
+                "invalid sampling options",
                 where=f"temperature={self.temperature:g}, top_k={self.top_k}, "
                 f"top_p={self.top_p:g}, seed={self.seed}",
                 mend="top_p above 0 and up to 1; the others 0 or more",

@@ -112,8 +112,8 @@ def _whisper(config: Config, ear: Config, seconds: float | None) -> Ear:
     )
     if seconds is not None and seconds * made.rate != made.samples:
         raise DecodeError(
-            f"the model hears {made.samples / made.rate:g} s at once, not {seconds:g}",
-            mend=f"no seconds, or {made.samples / made.rate:g}",
+            f"the model's chunk length is {made.samples / made.rate:g} s, not {seconds:g}",
+            mend=f"without a chunk length, or {made.samples / made.rate:g}",
         )
     return made
 
@@ -127,7 +127,7 @@ def _moonshine(config: Config, ear: Config, seconds: float | None) -> Ear:
     asked = positions / TOKENS_PER_SECOND if seconds is None else seconds
     if asked * rate < least:
         raise DecodeError(
-            f"{asked:g} s of sound are too short for the model",
+            f"{asked:g} s of audio are too short for the model",
             mend=f"{math.ceil(least / rate * 100) / 100:g} s or more",
         )
     return Waves(rate=rate, least=least, samples=int(asked * rate))
@@ -173,7 +173,7 @@ def _speech(
     kind = KINDS.get(of_type)
     if kind is None:
         raise DecodeError(
-            f"models of type '{of_type}' are not known to write what is said",
+            f"models of type '{of_type}' cannot be used for speech to text",
             where=where,
             mend=f"a model of type {' or '.join(KINDS)}",
         )

@@ -265,7 +265,7 @@ def _profiles(
 
 
 def refuse_cores(cores: str, url: str, device: Device) -> None:
-    """Raises DeployError if the text names no cores, Refused if the board lacks them."""
+    """Raises DeployError if the text does not name cores, Refused if the board lacks them."""
     try:
         device.refuse_cores(cores, url)
     except ValueError as error:
@@ -284,14 +284,14 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
         raise DeployError(
             f"the board runs programs for {device.machine}, and the target is {target.arch}",
             where=f"{url}, for the target {target.short_name}",
-            mend="another board, or compiled without a target: then the board says what it is",
+            mend="another board, or no target: the code is then for this board",
         )
     lacks = sorted(set(target.required_features) - device.features)
     if lacks:
         raise DeployError(
             f"the board lacks {', '.join(lacks)}, which code for the target needs",
             where=f"{url} ({cpu_model(device)}), for the target {target.short_name}",
-            mend="another board, or compiled without a target: then the board says what it has",
+            mend="another board, or no target: the code is then for this board",
         )
 
 
@@ -313,7 +313,7 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
 def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
     most = {name: n for name, n in zip(wanted.open, wanted.shape, strict=False) if name}
     bounds = ", ".join(f"{name} <= {n}" for name, n in most.items())
-    mend = "astype and reshape of numpy"
+    mend = "array.astype(...) or array.reshape(...)"
     if array.ndim == len(wanted.shape):
         for name, size in zip(wanted.open, array.shape, strict=False):
             if name and size > int(most[name]):

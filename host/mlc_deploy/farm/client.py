@@ -521,7 +521,7 @@ def _unread(error: Exception) -> bytes:
 
 def _given_up(address: str) -> FarmError:
     return FarmError(
-        "the farm has given this call up",
+        "the farm has given up this call",
         where=address,
         mend="what the scheduler and the members printed says why",
     )

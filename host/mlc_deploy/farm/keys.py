@@ -121,7 +121,7 @@ def _private(path: Path, length: int | None = KEY_BYTES) -> bytes:
         raise _wrong(path.parent, role, f"{path.name}: {error.strerror}") from None
     if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
         raise FarmError(
-            "others than you may use this key", where=str(path), mend=f"chmod 600 {path}"
+            "other users may use this key", where=str(path), mend=f"chmod 600 {path}"
         )
     if length is not None and len(content) != length:
         raise FarmError(

@@ -120,7 +120,7 @@ def _loop(n: OnnxNode) -> Any:
         return _written_out(n, turns if known else n.whole(0, "the trip count"), going, given)
     states = tensors(given)
     if turns > ENDLESS:
-        raise n.refuse(f"the loop turns {turns} times; {ENDLESS} are the most")
+        raise n.refuse(f"the loop runs {turns} times; {ENDLESS} are the most")
     try:
         if not (known and turns <= MOST_TURNS and _computes_constants(n, states)):
             return _as_loop(n, turns, None if known else most, going, states)
@@ -153,14 +153,14 @@ def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
 
 def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
     if len(n.outputs) > len(states):
-        raise ValueError("a loop that never turns has results to collect")
+        raise ValueError("a loop that never runs has results to collect")
     return list(states)
 
 
 def _growing(n: OnnxNode) -> ImporterError:
     return n.refuse(
-        "the loop's state changes its shape from turn to turn, and only the model's data say how "
-        "often it turns",
+        "the loop's state changes its shape from turn to turn, and it is known only at run time how "
+        "often it runs",
         "a loop with a constant trip count, or whose state keeps its shape",
     )
 
@@ -258,7 +258,7 @@ def _written_out(
         n.known(1, "the loop's condition")
     for turn in range(turns):
         if turn == MOST_TURNS:
-            raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+            raise n.refuse(f"the loop runs more than {MOST_TURNS} times, too often to write out")
         condition, *results = _turn(n, n.constant(turn, "int64"), own)
         own = results[: len(own)]
         for collected, value in zip(scans, tensors(results[len(own) :]), strict=True):
@@ -272,7 +272,7 @@ def _written_out(
 
 def _collected(n: OnnxNode, parts: Sequence[Value], axis: int = 0) -> Value:
     if not parts:
-        raise ValueError("a loop that never turns has results to collect")
+        raise ValueError("a loop that never runs has results to collect")
     return stacked(n, parts, axis)
 
 
@@ -333,7 +333,7 @@ def _scan_written_out(
     if isinstance(length, Expr):
         raise _growing(n)
     if length > MOST_TURNS:
-        raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+        raise n.refuse(f"the loop runs more than {MOST_TURNS} times, too often to write out")
     for turn in range(length):
         parts = [select(n, x, length - 1 - turn if back else turn) for x, back in read]
         results = tensors(n.body("body", *own, *parts))

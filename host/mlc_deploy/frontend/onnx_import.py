@@ -36,7 +36,7 @@ from .refusals import missing_operators, mistakes_at
 REASONS = {
     operator: reason
     for operators, reason in {
-        "Multinomial": "random numbers are not drawn on boards; pass them as an input",
+        "Multinomial": "boards generate no random numbers; pass them as an input",
         "Gradient": "gradients are not computed",
         "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",

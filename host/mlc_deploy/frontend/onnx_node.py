@@ -110,7 +110,7 @@ class OnnxNode(NumberedNode):
             origins = self._importer.origins.get(value, frozenset())
             fixed = " ".join(f"--const {name}=…" for name in sorted(origins))
             raise NeedsValue(
-                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                f"'{what}' is known only at run time, but is needed when the model is compiled",
                 self.place,
                 f"{fixed} (values= in Python), where that is always the same"
                 if fixed

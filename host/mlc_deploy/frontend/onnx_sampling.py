@@ -93,7 +93,7 @@ def _times(n: OnnxNode, extent: Dim, scale: float) -> Dim:
         return simplified(extent * round(scale))
     if abs(1 / scale - round(1 / scale)) < SLACK:
         return simplified(extent // round(1 / scale))
-    what = f"an open dimension is resized by {scale:g}"
+    what = f"a dynamic dimension is resized by {scale:g}"
     raise n.refuse(what, "a whole scale, 1 by a whole number, or sizes")
 
 
@@ -154,7 +154,7 @@ def _resized_to(n: OnnxNode, x: Value, axis: int, size: Dim, scale: float | None
     transform = _transform(n)
     if mode == "cubic" or n.attr("antialias", 0) or transform not in OPEN_TRANSFORMS:
         raise n.refuse(
-            f"an open dimension is resized in mode '{mode}', by '{transform}'",
+            f"a dynamic dimension is resized in mode '{mode}', by '{transform}'",
             f"linear or nearest, without antialias, by {', '.join(OPEN_TRANSFORMS)}",
         )
 
@@ -233,7 +233,7 @@ def _crop(n: OnnxNode, axes: list[int], sizes: list[int], scales: list[float]) -
         )
     ):
         raise n.refuse(
-            "this way of sampling a region that is data is not supported",
+            "this way of sampling a region that is known at run time is not supported",
             "mode linear, or a model in which 'roi' is constant",
         )
     own, rank, dtype = n.dtype(), len(n.shape()), n.dtype()

@@ -134,7 +134,7 @@ def _agreed(
         raise ShapeError(
             f"{text} contradicts the model, where it is {_text(own)}",
             where=where,
-            mend="a shape that fits, or the model exported with that dimension left open",
+            mend="a shape that fits, or export the model with that dimension dynamic",
         )
     return tuple(int(d) for d in given)
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # Reasons for operators that have no converter on purpose.
 TRAINING = "the module is in training mode; call module.eval() before the export"
-RANDOM = "it draws random numbers"
-BY_DATA = "its output is a number or a shape that depends on the data"
+RANDOM = "it generates random numbers"
+BY_DATA = "its output is a number or a shape known only at run time"
 REASONS = {
     **dict.fromkeys(("aten._native_batch_norm_legit_functional", "aten.native_dropout"), TRAINING),
     **dict.fromkeys(("aten.rand", "aten.randn", "aten.randint", "aten.bernoulli",

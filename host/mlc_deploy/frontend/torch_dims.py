@@ -114,7 +114,7 @@ def _refuse_unknown(
         for extent in own:
             if found.extent(extent) is None:
                 raise ShapeError(
-                    f"'{name}' has the extent {_text(extent, shown)}, which cannot stay open: it "
+                    f"'{name}' has the extent {_text(extent, shown)}, which cannot be dynamic: it "
                     "is computed from another",
                     where=where,
                     mend=f"--bind {shown[str(_free(extent)[0])]}=16: one of its sizes",

@@ -280,7 +280,7 @@ class Conversion:
             if not same or value.type.dtype != dtype:
                 shape = [n if e is None else e for e, n in zip(known, wanted.shape, strict=True)]
                 raise ImporterError(
-                    f"the converter gives {value.type}, and torch {dtype}{shape}", where=place
+                    f"the converter returned {value.type}, and torch {dtype}{shape}", where=place
                 )
 
     # ---------------------------------------------------------------------------------- outputs
@@ -294,7 +294,7 @@ class Conversion:
         for value, name in zip(users, names, strict=True):
             if isinstance(value, Complex):
                 raise ImporterError(
-                    f"output '{name}' is of complex numbers, which boards do not give",
+                    f"output '{name}' has complex numbers, which boards do not return",
                     where=self.where,
                     mend="torch.view_as_real",
                 )

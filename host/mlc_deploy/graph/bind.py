@@ -120,7 +120,7 @@ def _with_params(function: Function, params: Mapping[str, Array]) -> Function:
         raise GraphError(
             f"bind_params: '{param.name}' is {bound(param.type, dims)}, and the array given is "
             f"{type_of(array)}",
-            mend="astype and reshape of numpy",
+            mend="array.astype(...) or array.reshape(...)",
         )
     constants: dict[Value, Value] = {p: Constant(a, p.name) for p, a in known.items()}
     kept = replace(

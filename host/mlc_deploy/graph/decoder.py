@@ -79,13 +79,13 @@ def with_cache(
     if not isinstance(steps, Symbol) and steps != 1:
         raise GraphError(
             f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
-            mend="a model exported with an open length of its input, or of one token",
+            mend="a model exported with a dynamic length of its input, or of one token",
         )
     most = dict(function.extents)
     assert isinstance(steps, Symbol | int), f"{ids} has {steps} tokens"
     longest = most[steps.name] if isinstance(steps, Symbol) else steps
     if window is not None and window - 1 + longest > length:
-        what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
+        what = f"a window of {window} tokens and a step of {longest} do not fit into a cache of {length} rows"
         raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
 
     e = Emitter(function)
@@ -169,7 +169,7 @@ def with_cache(
     for cache, name in caches.items():
         found = _source(body, outputs[name], written)
         if found not in written:
-            what = f"output '{name}' is not the cache '{cache.name}' with the step's rows behind it"
+            what = f"output '{name}' is not the cache '{cache.name}' with the step's rows after it"
             raise GraphError(what)
         following.append((grown[cache], written[found]))
     taken = [p for p in body.params if p not in within]

@@ -123,7 +123,7 @@ def most_of(name: str, text: str) -> int:
     """The number in "<=512". Raises GraphError."""
     number = re.fullmatch(r"\s*<=\s*(\d+)\s*", text)
     if number is None:
-        mend = f"{name}=128, {name}<=128, or the name of another that has a number"
+        mend = f"{name}=128, {name}<=128, or the name of another dimension that has a number"
         raise GraphError(f"{name} cannot be '{text}'", mend=mend)
     if not 0 < int(number[1]) <= LARGEST:
         raise outside(name, text, f"{name}<=128")

@@ -163,14 +163,14 @@ def call_external(
     for out, (shape, dtype) in zip(outputs, shapes, strict=True):
         if (out.shape, out.dtype) != (shape, dtype):
             raise ExternalError(
-                f"'{name}' made its output {out.dtype}{list(out.shape)}, which is "
+                f"'{name}' changed its output to {out.dtype}{list(out.shape)}, which is "
                 f"{dtype}{list(shape)}",
                 where=where,
                 mend="out[:] = …, which keeps shape and dtype",
             )
     if isinstance(result, np.ndarray) and not any(np.may_share_memory(result, o) for o in outputs):
         raise ExternalError(
-            f"'{name}' returned an array; what it computes belongs into its last argument",
+            f"'{name}' returned an array; its results belong into its last argument",
             where=where,
             mend="out[:] = …, instead of return",
         )

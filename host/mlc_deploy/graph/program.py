@@ -332,7 +332,7 @@ class _Lowering:
             match call:
                 case CallPacked():
                     if number:
-                        what = f"'{call.func}' runs on this machine, and stands in a loop or branch"
+                        what = f"'{call.func}' runs on this machine, and is in a loop or branch"
                         mend = "an operator, or a call of it outside"
                         raise LowerError(what, where=str(binding), mend=mend)
                     layer = next(self.layers)

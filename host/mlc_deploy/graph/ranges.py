@@ -84,7 +84,7 @@ def _read(name: str, text: str) -> list[Range]:
     rising = all(a.number < b.number for a, b in pairwise(found))
     if not rising or found[-1].exact:
         raise GraphError(
-            f"the ranges {name}={text} do not rise to a largest one",
+            f"the ranges {name}={text} are not in ascending order",
             mend=f"{name}=1,<=64,<=512",
         )
     return found
@@ -106,7 +106,7 @@ def _refuse(function: Function, name: str) -> None:
     opened = [n for n, _ in function.extents if n in names]
     if name not in opened:
         known = ", ".join(opened) or "none"
-        raise GraphError(f"'{function.name}' has no open dimension '{name}'", mend=known)
+        raise GraphError(f"'{function.name}' has no dynamic dimension '{name}'", mend=known)
     for out, value in zip(function.output_names, function.outputs, strict=True):
         for extent in symbols([value.type]):
             if extent.name not in opened:

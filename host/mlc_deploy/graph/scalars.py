@@ -90,7 +90,7 @@ def _hold_elements(binding: Binding, loop: CallLoop) -> None:
     for sequence in (*loop.sequences, *binding.outputs[loop.states :]):
         part = element(sequence.type)
         for extent in symbols([part])[:1]:
-            what = f"a loop's turns each take or give {part}, and only a run decides '{extent}'"
+            what = f"a loop's turns each take or give {part}, and known only at run time is '{extent}'"
             raise GraphError(what, where=binding.source, mend=f"{extent}=16: one of its sizes")
 
 

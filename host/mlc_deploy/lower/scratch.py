@@ -166,7 +166,7 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
     if not any(buffer in _buffers(s, Load) for s in uses):
         _refuse(buffer, f"a statement of loop '{loop.name}' both makes and uses it", where)
     if not made_in_turn:
-        _refuse(buffer, f"turns of loop '{loop.name}' use what others made", where)
+        _refuse(buffer, f"turns of loop '{loop.name}' use what other iterations computed", where)
     made = {b for s in makes for b in _buffers(s, Store)}
     touched = {b for s in uses for b in (*_buffers(s, Load), *_buffers(s, Store))}
     written = {b for s in uses for b in _buffers(s, Store)}
@@ -176,7 +176,7 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
         other = (*early, *shared)[0]
         _refuse(
             buffer,
-            f"what it is made of, '{other}', is made in the same turn of loop '{loop.name}'",
+            f"its source '{other}', is computed in the same iteration of loop '{loop.name}'",
             where,
             f"compute_at '{other}' within it, or outside of loop '{loop.name}'",
         )
@@ -208,7 +208,7 @@ def _refuse(buffer: Buffer, why: str, where: str, mend: str = "") -> NoReturn:
     raise LowerError(
         f"double_buffer: buffer '{buffer.name}': {why}",
         where=where,
-        mend=mend or "compute_at a serial loop whose turns make all that they use",
+        mend=mend or "compute_at a serial loop whose iterations compute all that they use",
     )
 
 

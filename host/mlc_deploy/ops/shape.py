@@ -51,7 +51,7 @@ def _compute_reshape(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
     known = [e for e in (*x.shape, *shape) if isinstance(e, int)]
     if len(known) == x.ndim + len(shape):
         fits = math.prod(x.shape) == math.prod(shape)
-        require(fits, f"reshape: {list(x.shape)} has not as many elements as {list(shape)}")
+        require(fits, f"reshape: {list(x.shape)} does not have as many elements as {list(shape)}")
     return [
         te.compute(
             shape,

@@ -158,7 +158,7 @@ def _facts(
         parts = (f"{name} {count(layer.by_class.get(name, 0))}" for name in CLASSES)
         yield "by class", ", ".join(parts)
     if layer.median_us is not None and run.emulated:
-        yield "emulated time", f"{duration(layer.median_us)}, which says nothing of a board"
+        yield "emulated time", f"{duration(layer.median_us)}, which is not a board's time"
     if call.multiply_accumulates:
         yield "multiply-accumulates", f"{call.multiply_accumulates:,}"
     yield "moves", f"{size(call.traffic_bytes)}, of which {size(call.weights_bytes)} are weights"

@@ -33,7 +33,7 @@ def samples(run: Run) -> Html:
         return h("p", "Nothing ran, so that there are no samples.", class_="missing")
     if run.emulated:
         return h("p", "An emulator ran the model once, in "
-                 f"{duration(found.samples[0] * 1e3)}, which says nothing of a board: executed "
+                 f"{duration(found.samples[0] * 1e3)}, which is not a board's time: executed "
                  "instructions are the figure.", class_="missing")  # fmt: skip
     series = list(_series(found))
     runs = max(found.number, default=1)

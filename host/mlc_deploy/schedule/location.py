@@ -76,14 +76,14 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
             primitive,
             f"block '{block}' writes output '{buffer.name}'",
             target,
-            f"'{buffer.name}' left out of the arguments: inlined, it is not computed",
+            f"'{buffer.name}' left out of the arguments, since it is not computed when inlined",
         )
     if not readers(func, buffer):
         refuse(primitive, f"nothing reads '{buffer.name}'", target)
     for reader in readers(func, buffer):
         require_leaf(primitive, reader)
         if buffer in addressed(reader.body):
-            refuse(primitive, f"block '{reader.name}' gives away the address of '{buffer.name}'",
+            refuse(primitive, f"block '{reader.name}' takes the address of '{buffer.name}'",
                    target)  # fmt: skip
     func = with_allocs(replace(func, target, None), drop=[buffer])
 

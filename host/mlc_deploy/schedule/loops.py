@@ -187,7 +187,7 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
 def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
     """The loops in the given order, outermost first; loops between them stay where they are."""
     if len(set(order)) != len(order):
-        refuse("reorder", f"a loop stands twice in {list(order)}")
+        refuse("reorder", f"a loop occurs twice in {list(order)}")
     if len(order) < 2:
         return func
     paths = [find_loop(func, name, "reorder") for name in order]
@@ -203,7 +203,7 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
         if outer.body is not inner:
             refuse(
                 "reorder",
-                f"other statements stand between loop '{outer.name}' and loop '{inner.name}'",
+                f"other statements are between loop '{outer.name}' and loop '{inner.name}'",
                 outer,
             )
     for block in blocks_in(nest[-1].body):

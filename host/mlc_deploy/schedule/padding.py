@@ -80,7 +80,7 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
     loops = loops_of(path)
     inner = loops[loops.index(outer) :]
     if any(o.body is not i for o, i in zip(inner, [*inner[1:], target], strict=True)):
-        refuse(primitive, f"other statements stand inside loop '{loop}'", outer)
+        refuse(primitive, f"other statements are inside loop '{loop}'", outer)
     if any(o.kind != "serial" for o in inner):
         refuse(primitive, f"a loop inside loop '{loop}' is not serial", outer)
     ranges = _inside(primitive, target, condition, {o.var for o in inner})

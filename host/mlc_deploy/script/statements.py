@@ -173,7 +173,7 @@ class Statements:
                 yield Evaluate(self.values.as_expr(call, args["value"]))
             case Phrase("func_attr", args):
                 if self.block is not self.root:
-                    self.refuse(call, "T.func_attr stands at the top of a function")
+                    self.refuse(call, "T.func_attr belongs at the top of a function")
                 self.attrs.update(self.attributes(call, args["attrs"]))
             case Phrase("reads" | "writes" | "where" | "block_attr" as name, args):
                 self.about_block(call, name, args)
@@ -200,7 +200,7 @@ class Statements:
 
     def this_block(self, at: ast.AST, what: str) -> BlockFields:
         if self.block is None:
-            self.refuse(at, f"{what} stands in a loop or an if", OUTSIDE_OF_BLOCK)
+            self.refuse(at, f"{what} is in a loop or an if", OUTSIDE_OF_BLOCK)
         return self.block
 
     def attributes(self, at: ast.AST, attrs: object) -> dict[str, Any]:
@@ -407,7 +407,7 @@ class Statements:
             case Phrase("init"):
                 block = self.this_block(item.context_expr, phrase.text)
                 if block is self.root or block.init is not None:
-                    self.refuse(item.context_expr, "T.init stands once in a block")
+                    self.refuse(item.context_expr, "T.init occurs once in a block")
                 with self.scope():
                     block.init = self.suite(body)
                 return seq(())
@@ -439,7 +439,7 @@ class Statements:
             if addressed(body):
                 self.refuse(
                     phrase.at,
-                    f"block '{name}' gives addresses away, and does not say what is read and "
+                    f"block '{name}' takes addresses, and does not say what is read and "
                     "written through them",
                     "T.reads(A[0:64]) and T.writes(B[0:64]), both, in the block",
                 )
@@ -453,7 +453,7 @@ class Statements:
         at, args = phrase.at, phrase.args
         block = self.this_block(at, phrase.text)
         if block is self.root:
-            self.refuse(at, f"{phrase.text} stands outside of a block", OUTSIDE_OF_BLOCK)
+            self.refuse(at, f"{phrase.text} is outside of a block", OUTSIDE_OF_BLOCK)
         if phrase.name == "axis.remap":
             found = list(self.remapped(phrase))
         else:

@@ -38,7 +38,7 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     """
     tensors = [a for a in args if isinstance(a, Tensor)]
     if len(set(tensors)) != len(tensors):
-        raise ValueError("create_prim_func: an argument stands twice in args")
+        raise ValueError("create_prim_func: an argument occurs twice in args")
     order = topological(tensors)
     missing = [t.name for t in order if isinstance(t.op, PlaceholderOp) and t not in tensors]
     if missing:

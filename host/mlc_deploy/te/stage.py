@@ -187,7 +187,7 @@ class Stage:
         for axis in axes:
             self._require_leaf("reorder", axis)
         if len(set(axes)) != len(axes):
-            self.refuse("reorder", f"an axis stands twice in {_names(axes)}")
+            self.refuse("reorder", f"an axis occurs twice in {_names(axes)}")
         self.relations.append(Reorder(axes, caller()))
         following = iter(axes)
         self.leaf_iter_vars = tuple(

@@ -223,9 +223,9 @@ def measuring(
     objective = options.objective or ("instructions" if session.emulated else "seconds")
     if objective == "seconds" and session.emulated:
         raise TuneError(
-            "an emulator's seconds say nothing of a board",
+            "an emulator's seconds are not those of a board",
             where=session.board,
-            mend="objective instructions, or a board that is there",
+            mend="objective instructions, or a real board",
         )
     speed = options.speed or speed_for(target) if objective == "predicted" else None
     if objective == "predicted" and speed is None:

@@ -162,7 +162,7 @@ class BoardPool(Executor):
             thread.start()
 
     def first(self) -> Session:
-        """The session of a board that is there; waits for one. Raises Unreachable when each has
+        """The session of a real board; waits for one. Raises Unreachable when each has
         been tried in vain."""
         with self._changed:
             self._changed.wait_for(lambda: self._sessions or len(self._why) == len(self.urls))

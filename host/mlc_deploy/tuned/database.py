@@ -318,7 +318,7 @@ class Database:
             raise TuneError(
                 "the file is no tuning database",
                 where=str(self.path),
-                mend="one that mlc-deploy tune wrote; where there is none it makes one",
+                mend="a file that mlc-deploy tune wrote, or a new name",
             )
         return len(tail)
 

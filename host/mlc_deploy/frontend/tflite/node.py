@@ -75,7 +75,7 @@ class TfliteNode(NumberedNode):
         value = self.input(number)
         if not isinstance(value, Constant):
             raise self.refuse(
-                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                f"'{what}' is known only at run time, but is needed when the model is compiled",
                 f"a model in which '{value.name}' is constant",
             )
         return value.value
