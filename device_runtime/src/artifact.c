@@ -136,7 +136,7 @@ static bool read_head(File *f) {
     static const uint8_t magic[8] = {0x89, 'M', 'L', 'C', '\r', '\n', 0x1a, '\n'};
     if (f->size < sizeof magic || memcmp(f->data, magic, sizeof magic) != 0)
         return fail(f->failure, REFUSED,
-                    "this is no saved model; try: mlc-deploy MODEL --save model.mlc");
+                    "this is not a saved model; try: mlc-deploy MODEL --save model.mlc");
     if (f->size < ARTIFACT_HEAD)
         return fail(f->failure, REFUSED, "the file ends within its header; try: copy it again");
     uint32_t version = little_endian(f->data + 8), manifest = little_endian(f->data + 12);

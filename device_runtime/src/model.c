@@ -64,7 +64,7 @@ static void parse_step(Parser *p, mlc_step *step) {
     Call places = {.layer = "a step", .operand_count = MLC_STEP_PLACES};
     uint64_t sizes[MLC_STEP_PLACES]; /* what is read and written has its own */
     uint32_t parts = read_array(&p->r), kind = parse_number(p);
-    if (kind > 1 || parts != (kind == 0 ? 7 : 4)) read_fail(&p->r, "a step is no loop or branch");
+    if (kind > 1 || parts != (kind == 0 ? 7 : 4)) read_fail(&p->r, "a step is not a loop or branch");
     places.operands = take(p, MLC_STEP_PLACES, sizeof *places.operands);
     places.sizes = sizes;
     if (!places.operands) return;
@@ -257,7 +257,7 @@ static void check_places(Parser *p, const Model *model, const mlc_step *step) {
         if (!there[i]) continue;
         if (!is_within(model, operand, size, size, at->strides, at->stride_count, i) ||
             (i == 1 && operand->space != MLC_ARENA))
-            refuse(p, "a loop's condition, turn or count lies outside its memory");
+            refuse(p, "a loop's condition, iteration or count lies outside its memory");
     }
 }
 

@@ -134,7 +134,7 @@ bool npy_read(Npy *npy, const void *data, size_t size, const char *what, Failure
     const uint8_t *at = data;
     *npy = (Npy){0};
     if (size < 10 || memcmp(at, magic, sizeof magic) != 0)
-        return fail(failure, REFUSED, "%s is no .npy file; try: numpy.save(file, array)", what);
+        return fail(failure, REFUSED, "%s is not a .npy file; try: numpy.save(file, array)", what);
     unsigned version = at[6];
     size_t head = version == 1 ? 10 : 12, length = (size_t)at[8] | (size_t)at[9] << 8;
     if (version < 1 || version > 3)

@@ -210,7 +210,7 @@ static bool take_message(Session *s) {
     return true;
 }
 
-/* A run that did not begin is answered behind the one that it waited for. */
+/* A run that did not begin is answered after the one that it waited for. */
 static void answer_next(Session *s) {
     if (!s->next.failure.failed || sending(s)) return;
     response_failure(s, s->next.id, &s->next.failure);

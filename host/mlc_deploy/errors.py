@@ -135,11 +135,11 @@ class ReportError(MlcError):
 
 
 class QuantizeError(MlcError):
-    """A model has no layer for small integers, or none that keeps the budget and costs less."""
+    """No layer of a model can be quantized, or none keeps the budget and costs less."""
 
 
 class CostsMore(QuantizeError):
-    """No layer for small integers, since they would cost the target more than floats."""
+    """No layer is quantized, since int8 would cost the target more than floats."""
 
 
 class TuneError(MlcError):

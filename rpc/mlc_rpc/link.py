@@ -359,7 +359,7 @@ class Link:
         except ProtocolError as error:
             self._end_talk(error.what, error.method)
         except Wrong as error:  # in a message that answers no request
-            self._end_talk(f"the board sent what is no message: {error}")
+            self._end_talk(f"the board sent what is not a message: {error}")
         except OSError as error:
             self._end(self._lost(f"the connection broke ({error})"))
         return None

@@ -114,7 +114,7 @@ def trained(text: str, steps: int) -> tuple[Characters, list[str]]:
 
 
 def written(model: Characters, letters: list[str], prompt: str = PROMPT, count: int = COUNT) -> str:
-    """What the model writes behind a prompt, in torch: the likeliest characters, each from all
+    """What the model generates after a prompt, in torch: the most likely characters, each from all
     before it."""
     tokens = [letters.index(c) for c in prompt]
     with torch.no_grad():

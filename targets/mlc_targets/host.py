@@ -55,7 +55,7 @@ def host_attributes() -> dict[str, object]:
 
 
 def difference(arch: str, cpu: str, flags: dict[str, bool]) -> tuple[str, ...]:
-    """The mattr that turns `cpu` into a machine with `flags`, such as a virtual machine."""
+    """The mattr that iterations `cpu` into a machine with `flags`, such as a virtual machine."""
     has = cpu_features(arch, cpu)
     known = {name for name in flags if name in VOCABULARY[arch]}
     lacks = {name for name in known if not flags[name]}

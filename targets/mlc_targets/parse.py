@@ -77,7 +77,7 @@ def _from_text(text: str) -> tuple[str, dict[str, Value]]:
         word = rest.pop(0)
         if not word.startswith("-"):
             raise TargetError(
-                f"'{word}' is no option", f"-{word}" if "=" in word else "-name=value"
+                f"'{word}' is not an option", f"-{word}" if "=" in word else "-name=value"
             )
         key, equals, value = word.lstrip("-").partition("=")
         name = _known(key)

@@ -120,7 +120,7 @@ def register_tag(name: str, target: str | Mapping[str, object]) -> None:
     """
     word = name.lower()
     if not _WORD.fullmatch(word.replace("/", "_")):
-        raise TargetError(f"'{name}' is no name for a target", "letters, digits, . _ - and /")
+        raise TargetError(f"'{name}' is not a name for a target", "letters, digits, . _ - and /")
     if word in {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}:
         raise TargetError(f"'{name}' is the name of a target already", "another name")
     kind, given = _look_up(*read(target))

@@ -38,7 +38,7 @@ def test_boards_are_kept_by_name(config: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä"])
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(InputError, match="is no name for a board"):
+    with pytest.raises(InputError, match="is not a name for a board"):
         enroll(name, Enrolled("local://"))
 
 

@@ -245,7 +245,8 @@ def test_times_that_never_agree() -> None:
         ),
         (
             ("board", "calibrate", "emulated"),
-            "error: an emulated board has no times of its own: QEMU's seconds are not those of a board\n"
+            "error: an emulated board has no times of its own: QEMU's seconds are not those "
+            "of a board\n"
             "  in:  board calibrate emulated, qemu://cortex-a72\n"
             "  try: a real board; --target predicts for boards that are not\n-> 2",
         ),

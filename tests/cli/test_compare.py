@@ -110,7 +110,8 @@ def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
         ),
         (
             None,
-            "error: there is no such file\n  in:  other.json\n  try: a file that --json wrote\n-> 2",
+            "error: there is no such file\n  in:  other.json\n"
+            "  try: a file that --json wrote\n-> 2",
         ),
     ],
 )

@@ -45,8 +45,8 @@ def test_what_comes_before_a_turn_that_does_not(mlc_deploy: Command) -> None:
     done = mlc_deploy(*HERE, "--stop-after", f"{LAYER}@8-9")
     assert done.status == 1 and f"{LAYER}     8" in done.stdout
     assert done.stderr.endswith(
-        f"error: layer '{LAYER}' ran 9 times, so its turn 9 never came\n"
-        "  on:  local://\n  try: turns 0 to 8\n"
+        f"error: layer '{LAYER}' ran 9 times, so its iteration 9 never came\n"
+        "  on:  local://\n  try: iterations 0 to 8\n"
     )
 
 

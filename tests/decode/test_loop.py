@@ -274,7 +274,7 @@ def test_weights_in_a_file(tmp_path: Path, local: Session, monkeypatch: pytest.M
 
 
 def by_runtime(file: Path, sizes: Sizes, prompt: Sequence[int], count: int) -> list[int]:
-    """The likeliest tokens, as onnxruntime has them; logits are those of the last token."""
+    """The most likely tokens, as onnxruntime has them; logits are those of the last token."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
     past = {n: np.zeros((1, sizes.kept, 0, sizes.head), np.float32) for n in names}

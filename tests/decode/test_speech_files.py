@@ -93,7 +93,7 @@ def test_other_types(tmp_path: Path) -> None:
     )
     found = refused(lambda: speech(tmp_path, {"model_type": "moonshine"}, {}))
     assert found.replace(str(tmp_path), "") == (
-        "this is no speech model of Moonshine's structure: its configuration says no "
+        "this is not a Moonshine model: its configuration lacks "
         "max_position_embeddings, decoder_start_token_id\n"
         "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )
@@ -113,7 +113,7 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_other_folders(tmp_path: Path) -> None:
     assert refused(lambda: speech(tmp_path, {"num_mel_bins": 80})).replace(str(tmp_path), "") == (
-        "this is no speech model of Whisper's structure: its configuration says no "
+        "this is not a Whisper model: its configuration lacks "
         "max_source_positions, max_target_positions, decoder_start_token_id\n"
         "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )

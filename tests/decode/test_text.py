@@ -329,7 +329,7 @@ def test_a_token_beyond_the_vocabulary(token: Any, made: Made, local: Session) -
     """By each way into a text; the text goes on after it."""
     text = Text(local.load(made.decoder.model))
     text.read(PROMPT)
-    said = f"{token!r} is no token: the model's vocabulary has {VOCABULARY} tokens"
+    said = f"{token!r} is not a token: the model's vocabulary has {VOCABULARY} tokens"
     calls: list[Callable[[], object]] = [
         lambda: text.read([token]),
         lambda: next(text.reply([token])),

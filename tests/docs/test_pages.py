@@ -61,11 +61,11 @@ def test_pages_use_the_words_of_the_field(capsys: pytest.CaptureFixture[str]) ->
         "Inputs are drawn from a seed.",
         "It has an open dimension.",
         "With an open batch, each run decides it.",
-        "the turns of a loop",
+        "the iterations of a loop",
         "what it says behind a prompt",
         "Small integers",
         "inputs as they come in earnest",
-        "the likeliest token",
+        "the most likely token",
         "the right outputs",
     ],
 )

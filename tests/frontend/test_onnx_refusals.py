@@ -330,7 +330,7 @@ def test_large_weights_that_do_not_fill_their_shape() -> None:
         (
             ["batch", 3],
             {"dims": {"seq": 1}},
-            "--bind names 'seq', which is no dimension of the model's inputs\n"
+            "--bind names 'seq', which is not a dimension of the model's inputs\n"
             "  in:  the model\n"
             "  try: batch",
         ),

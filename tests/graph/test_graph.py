@@ -128,7 +128,7 @@ VERIFIED: dict[str, Function] = {
     "fused call of other types": single(
         CallFused(fused_function(), (Constant(np.ones((2, 2), np.float32)),)), X.type
     ),
-    "fused constant that is no scalar": single(
+    "fused constant that is not a scalar": single(
         CallFused(fused_function(constant_shape=(2, 1)), (X,)), X.type
     ),
     "fused call of a registered function": single(

@@ -233,7 +233,8 @@ def test_no_key_no_port(runtime_of: Runtime, tmp_path: Path) -> None:
     path.chmod(0o644)
     assert start(program, *with_file) == (
         1,
-        f"mlc-runtime: users other than its owner may use the key file {path}; try: chmod 600 {path}\n",
+        f"mlc-runtime: users other than its owner may use the key file {path}; "
+        f"try: chmod 600 {path}\n",
     )
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)

@@ -86,7 +86,7 @@ def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
     """As read_file, from a file's bytes; `where` is its name in messages."""
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise ArtifactError(
-            "this is no saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
+            "this is not a saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
         )
     if len(data) < HEAD:
         raise ArtifactError("the file ends within its header", where=where, mend=COPY_AGAIN)
@@ -112,7 +112,7 @@ def _unpacked(packed: memoryview, where: str) -> dict[str, Any]:
     try:
         manifest = msgpack.unpackb(packed, raw=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError):
-        raise disorder("no msgpack", where) from None
+        raise disorder("not msgpack", where) from None
     if not isinstance(manifest, dict) or not all(isinstance(key, str) for key in manifest):
         raise disorder("not a map of names", where)
     if _depth(manifest) > MANIFEST_DEPTH.most:

@@ -109,7 +109,7 @@ def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> S
 
 def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
     if not isinstance(row, dict):
-        raise disorder("a program is no map", where)
+        raise disorder("a program is not a map", where)
     code = _blob(_field(row, "object", int, where), blobs, where)
     number = row.get("weights")
     weights = Blob(b"", memoryview(b"")) if number is None else _blob(number, blobs, where)

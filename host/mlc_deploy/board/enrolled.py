@@ -65,7 +65,7 @@ def enroll(name: str, board: Enrolled) -> Path:
     """Adds a board to the file and returns its path. Raises InputError if the name is taken."""
     path = boards_file()
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise InputError(f"'{name}' is no name for a board", mend="letters, digits, . _ and -")
+        raise InputError(f"'{name}' is not a name for a board", mend="letters, digits, . _ and -")
     known = enrolled_boards()
     if name in known:
         if known[name] == board:

@@ -196,7 +196,7 @@ def _share(before: float, after: float) -> str:
 
 
 def _differences(old: Record, new: Record) -> Sequence[str]:
-    """The other differences, and doubts about the times."""
+    """The other differences, and warnings about the times."""
     found = [
         f"{what} was {old[what]}, and is {new[what]}"
         for what in ("model", "target", "precision", "threads")

@@ -139,7 +139,7 @@ def checked(text: str) -> Wanted:
         return Wanted(text, target, own)
     if target.tag.lower() not in board_names():
         raise Misuse(
-            f"'{text}' is no board",
+            f"'{text}' is not a board",
             where=f"--target {text}",
             mend=f"one of {', '.join(predicted_boards()[:6])}, …",
         )

@@ -133,7 +133,9 @@ def generate(
                 "--timeout": timeout, "--top-p": top_p, "--threads": threads})  # fmt: skip
     if temperature < 0 or top_k < 0 or top_p > 1 or seed < 0:
         where = f"--temperature {temperature:g} --top-k {top_k} --top-p {top_p:g} --seed {seed}"
-        raise Misuse("invalid sampling options", where=where, mend="0 or more; --top-p above 0, at most 1")
+        raise Misuse(
+            "invalid sampling options", where=where, mend="0 or more; --top-p above 0, at most 1"
+        )
     if threads is not None and threads > MAX_THREADS:
         raise Misuse(f"a model runs on 1 to {MAX_THREADS} threads", where=f"--threads {threads}")
     asked = _prompt(prompt, prompt_ids, save)
@@ -190,7 +192,9 @@ def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list
     """The prompt, as text or tokens; None if the model is only saved. Raises Misuse."""
     if prompt is not None and ids is not None:
         raise Misuse(
-            "the prompt is given both as text and as tokens", where="--prompt --prompt-ids", mend="one of them"
+            "the prompt is given both as text and as tokens",
+            where="--prompt --prompt-ids",
+            mend="one of them",
         )
     if prompt is None and ids is None and save is None:
         raise Misuse(

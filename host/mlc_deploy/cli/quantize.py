@@ -1,4 +1,4 @@
-"""`mlc-deploy quantize MODEL --data D -o FILE`: a float model becomes one of small integers."""
+"""`mlc-deploy quantize MODEL --data D -o FILE`: quantizes a float model."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def _title(record: Record) -> str:
 
 
 def _layers(record: Record) -> Table:
-    """Per layer: its kernel, result and cost; in a model with loops, also the turns that the cost
-    is of."""
+    """Per layer: its kernel, result and cost; in a model with loops, also the iterations that the
+    cost is of."""
     layers: Sequence[Record] = record["layers"]
     if record["instructions"] is not None:
         title, costs = "instructions", [layer["instructions"] for layer in layers]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
-SLOWER = 1.02  # times the untuned model's cost: a tuned model above it is reported as a doubt
+SLOWER = 1.02  # times the untuned model's cost: a tuned model above it gives a warning
 OBJECTIVES = {
     "seconds": "seconds",
     "predicted": "predicted seconds, not measured",

@@ -289,14 +289,13 @@ def generate(
     prompt is tokens.
 
     model: a Decoder, or what load_decoder takes, with its options in `loading`. tokens: the most to
-    write. temperature: 0 takes the likeliest token; otherwise `seed` draws one of the `top_k`
-    likeliest and, of these, of the fewest that together are as likely as `top_p`. stop: texts that
-    end the reply. chat: False ignores the tokenizer's chat template. system: the first message of a
-    chat. loop: "host" sends every token back before the next one is computed; "board" runs the
-    whole loop there, and its tokens come together; by default the loop that the model was compiled
-    with, and "host" for one that is compiled here. The board's tensors are freed with the session.
-    Raises DecodeError, RpcError, and what load_decoder raises.
-    """
+    write. temperature: 0 takes the most likely token; otherwise `seed` samples one of the `top_k`
+    most likely ones and, of these, of the fewest that together are as likely as `top_p`. stop:
+    texts that end the reply. chat: False ignores the tokenizer's chat template. system: the first
+    message of a chat. loop: "host" sends every token back before the next one is computed; "board"
+    runs the whole loop there, and its tokens come together; by default the loop that the model was
+    compiled with, and "host" for one that is compiled here. The board's tensors are freed with the
+    session. Raises DecodeError, RpcError, and what load_decoder raises."""
     if not isinstance(model, Decoder):
         target = target or target_of(board.device)
         model = load_decoder(model, target, loop=loop or HOST, **loading)

@@ -158,9 +158,9 @@ def json_of(folders: Sequence[Path], name: str) -> Config:
                 found = parsed(read_file(file, CONFIG_BYTES.most))
             except (OSError, NoJson) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
-                raise DecodeError(f"this is no JSON: {why}", where=str(file)) from None
+                raise DecodeError(f"this is not JSON: {why}", where=str(file)) from None
             if not isinstance(found.value, dict):
-                raise DecodeError("this is no JSON object", where=str(file))
+                raise DecodeError("this is not a JSON object", where=str(file))
             return Config(found, str(file))
     return Config(Field({}), "")
 
@@ -196,7 +196,7 @@ def _template(folders: Sequence[Path], chat: Config) -> str | None:
             try:
                 return read_file(file, TEMPLATE_BYTES.most).decode()
             except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                why = error.strerror if isinstance(error, OSError) else "it is not text"
                 what = f"the chat template cannot be read: {why}"
                 raise DecodeError(what, where=str(file), mend="--no-chat") from None
     found: object = chat.field["chat_template"].value

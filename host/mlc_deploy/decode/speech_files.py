@@ -53,7 +53,7 @@ class Speech:
 
     def start(self, language: str | None, task: str) -> tuple[list[int], bool]:
         """The tokens that begin a text, and whether the language's token must be detected and put
-        behind the first. Raises DecodeError for an unknown language or task."""
+        after the first. Raises DecodeError for an unknown language or task."""
         found = [self.begin]
         if language is not None:
             token = self.languages.get(f"<|{language}|>")
@@ -75,7 +75,7 @@ class Speech:
         return found, bool(self.languages) and language is None
 
     def likeliest(self, logits: NDArray[Any]) -> tuple[str, int]:
-        """The likeliest language and its token, by the logits behind the first token."""
+        """The most likely language and its token, by the logits after the first token."""
         name = max(self.languages, key=lambda name: float(logits[self.languages[name]]))
         return name.strip("<|>"), self.languages[name]
 
@@ -120,7 +120,7 @@ def _whisper(config: Config, ear: Config, seconds: float | None) -> Ear:
 
 def _moonshine(config: Config, ear: Config, seconds: float | None) -> Ear:
     rate = _positive(ear, "sampling_rate", SOUND_RATE, Waves().rate)
-    least = 2  # rows of the encoder's result: torch.export does not take 1 for an open size
+    least = 2  # rows of the encoder's result: torch.export does not take 1 for a dynamic size
     for kernel, stride in reversed(MOONSHINE):
         least = (least - 1) * stride + kernel
     positions = _positive(config, "max_position_embeddings", SOUND_FRAMES, 1)
@@ -184,8 +184,8 @@ def _speech(
     lacking += ["decoder_start_token_id"] if begin is None else []
     if lacking or begin is None:
         raise DecodeError(
-            f"this is no speech model of {of_type.capitalize()}'s structure: its configuration "
-            f"says no {', '.join(lacking)}",
+            f"this is not a {of_type.capitalize()} model: its configuration "
+            f"lacks {', '.join(lacking)}",
             where=where,
             mend="the folder with config.json that optimum-cli or transformers wrote",
         )

@@ -200,7 +200,7 @@ def compile(
     GraphModule of torch.fx, a graph function, or a module's `main`.
 
     shapes: the shapes of inputs, by name. dims: symbolic dimensions, by name: a number, "<=512"
-    (each run decides, up to 512), "1,<=64,<=512" (kernels for each of these ranges), or the
+    (dynamic, up to 512), "1,<=64,<=512" (kernels for each of these ranges), or the
     name of another that it always equals.
     converters: for missing operators, as the front ends take them.
     watch(name, function, changed) sees the graph after every pass.

@@ -90,15 +90,15 @@ def deploy(
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
 
-    Missing inputs are drawn from a seed. `expect` replaces the reference of the outputs that it
-    names; a saved model has no other reference, so its other outputs are not compared. If the model
-    has several CPU levels, the best one for this board runs. `labels` are compared with the argmax
-    along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such as "0-3" or
-    "4,5". `threads`: by default one for each of these cores; on an emulated board one, since
-    several are not counted. `timeout`: seconds for one run. `spans`: record when each thread worked
-    on each layer, in one run. `own`: the calibration of the board that an emulated one stands for.
-    stage(name) is entered around each step. A lost board is waited for, then everything begins anew
-    (mlc_rpc.persist); `interruptions` says so.
+    Missing inputs are random, from a fixed seed. `expect` replaces the reference of the outputs
+    that it names; a saved model has no other reference, so its other outputs are not compared. If
+    the model has several CPU levels, the best one for this board runs. `labels` are compared with
+    the argmax along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such
+    as "0-3" or "4,5". `threads`: by default one for each of these cores; on an emulated board one,
+    since several are not counted. `timeout`: seconds for one run. `spans`: record when each thread
+    worked on each layer, in one run. `own`: the calibration of the board that an emulated one
+    stands for. stage(name) is entered around each step. A lost board is waited for, then everything
+    begins anew (mlc_rpc.persist); `interruptions` says so.
 
     Wrong outputs raise nothing: `ok` is False. Raises DeployError, InputError, RpcError.
     """
@@ -326,7 +326,7 @@ def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
 
 
 def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's inputs and states; missing ones are drawn from a seed."""
+    """The model's inputs and states; missing ones are random, from a fixed seed."""
     described = described_model(model)
     return {
         n: given[n] if n in given else draw(n, fixed_shape(p), p.dtype, model.index_extents.get(n))

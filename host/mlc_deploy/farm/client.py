@@ -172,7 +172,7 @@ class Farm(Closing):
         except (PicklingError, AttributeError, TypeError, NotData) as error:
             why = str(error)
         if not task_of(function):
-            why = f"'{getattr(function, '__name__', function)}' is no task of a farm"
+            why = f"'{getattr(function, '__name__', function)}' is not a task of a farm"
         if why:
             raise FarmError(
                 f"this cannot be sent to a farm: {why}",

@@ -80,7 +80,7 @@ class _Unpickler(pickle.Unpickler):
             found = getattr(import_module(module), name, None)
             if isinstance(found, type) and found.__module__ == module and is_data(found):
                 return found
-        raise NotData(f"{module}.{name} is no data")
+        raise NotData(f"{module}.{name} is not data")
 
 
 def is_data(cls: type) -> bool:

@@ -1,9 +1,9 @@
-"""Extents that a model computes: the shapes of tensors as data, and tensors whose shapes are data.
+"""Extents that a model computes: the shapes of tensors as values, and tensors whose shapes are
+known at run time.
 
-A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a tensor
-of integers. This module follows such tensors as they are added, cut and joined, so that a Reshape
-by one of them gets the expression back.
-"""
+A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a
+tensor of integers. This module follows such tensors as they are added, cut and joined, so that a
+Reshape by one of them gets the expression back."""
 
 from __future__ import annotations
 

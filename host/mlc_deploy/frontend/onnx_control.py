@@ -1,9 +1,9 @@
 """Converters of control flow.
 
 A known condition takes its branch at once; any other condition is decided on the board. A loop
-stays a loop if every turn does the same to tensors of the same shapes. It is written out turn by
-turn if it computes only constants, such as shapes, or if a turn's number decides about shapes.
-"""
+stays a loop if every iteration does the same to tensors of the same shapes. It is written out
+iteration by iteration if it computes only constants, such as shapes, or if an iteration's number
+decides about shapes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Unlike(Exception):
 def _if(n: OnnxNode) -> Any:
     """A constant condition takes its branch. Otherwise both are converted and must give results of
     one type. If one cannot be converted, for example because it is for other shapes, the other one
-    is taken, unless a run decides about shapes."""
+    is taken, unless shapes are known only at run time."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
@@ -159,8 +159,8 @@ def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
 
 def _growing(n: OnnxNode) -> ImporterError:
     return n.refuse(
-        "the loop's state changes its shape from turn to turn, and it is known only at run time how "
-        "often it runs",
+        "the loop's state changes its shape from iteration to iteration, and the number of "
+        "iterations is known only at run time",
         "a loop with a constant trip count, or whose state keeps its shape",
     )
 
@@ -173,12 +173,12 @@ def _uncounted(n: OnnxNode) -> ImporterError:
 
 
 def _turn(n: OnnxNode, number: Value, states: Sequence[Given]) -> list[Given]:
-    """The condition, the states and the elements of results that a turn gives."""
+    """The condition, the states and the elements of results that an iteration gives."""
     return n.body("body", number, n.constant(np.True_, "bool"), *states)
 
 
 def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
-    """Whether a turn on constants gives constants."""
+    """Whether an iteration on constants gives constants."""
     if not states or not all(isinstance(s, Constant) for s in states):
         return False
     found = n.tried(lambda: _turn(n, n.constant(0, "int64"), states))
@@ -188,7 +188,8 @@ def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
 def _as_loop(
     n: OnnxNode, turns: Dim, most: Value | None, going: Value | None, states: Sequence[Value]
 ) -> list[Value]:
-    """A loop of at most `turns` turns; `most`, if given, is the trip count when the model runs."""
+    """A loop of at most `turns` iterations; `most`, if given, is the trip count when the model
+    runs."""
     results = len(n.outputs) - len(states)
     again = n.tried(lambda: _turn_of(n, states))[0]
     decided = isinstance(again, Constant)
@@ -231,7 +232,7 @@ def _as_loop(
 
 
 def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
-    """The condition and results of a turn of unknown number."""
+    """The condition and results of an iteration of unknown number."""
     found: list[Value] = []
 
     def step(number: Value, own: list[Value], _: list[Value]) -> Any:
@@ -251,7 +252,7 @@ def _kept(after: Sequence[Value], before: Sequence[Value]) -> list[Value]:
 def _written_out(
     n: OnnxNode, turns: int, going: Value | None, states: Sequence[Given]
 ) -> list[Given]:
-    """Emits the loop turn by turn."""
+    """Emits the loop iteration by iteration."""
     own = list(states)
     scans: list[list[Value]] = [[] for _ in n.outputs[len(own) :]]
     if going is not None:

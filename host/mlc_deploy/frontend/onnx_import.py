@@ -75,8 +75,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters behind each value, `narrow` the types
-    of values in a carrier."""
+    """The state of one import. `origins` holds the parameters that each value comes from, `narrow`
+    the types of values in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -166,7 +166,7 @@ class Importer:
                 raise ImporterError(
                     f"functions and loops make more than {MOST_EXPANDED} nodes of this model",
                     where=f"{self.where}, node '{source}'",
-                    mend="fewer turns of loops, or functions that call others less often",
+                    mend="fewer iterations of loops, or functions that call others less often",
                 )
 
     def _node(self, proto: NodeProto, scope: Scope, source: str) -> None:

@@ -36,7 +36,7 @@ def reading(path: Path, mend: str = "") -> Iterator[None]:
 
 @contextmanager
 def mistakes_at(place: str, bound: Collection[str] = ()) -> Iterator[None]:
-    """Turns the errors of converters into an ImporterError that names the place. bound: the open
+    """Turns the errors of converters into an ImporterError that names the place. bound: the dynamic
     dimensions of inputs, by name."""
     try:
         yield
@@ -115,8 +115,8 @@ def shape_text(name: str, given: Sequence[int]) -> str:
 
 def fixed_and_open(dimension: str, bound: str, name: str, size: int, where: str) -> ShapeError:
     return ShapeError(
-        f"--bind '{dimension}{bound}' makes a dimension dynamic, and the shape of '{name}' fixes it "
-        f"to {size}",
+        f"--bind '{dimension}{bound}' makes a dimension dynamic, and the shape of '{name}' fixes "
+        f"it to {size}",
         where=where,
         mend=f"--bind {dimension}={size}, or --bind alone for every dynamic dimension of '{name}'",
     )

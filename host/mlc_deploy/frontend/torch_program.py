@@ -71,7 +71,7 @@ SIZES: Mapping[str, Callable[..., Any]] = {
     "aten.sym_stride": lambda x, axis: product(shape_of(x)[axis:][1:]),
 }
 
-# Python's and torch's functions on extents that a run decides. Only assertions compare extents, so
+# Python's and torch's functions on dynamic extents. Only assertions compare extents, so
 # comparisons are true.
 OF_EXTENTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg")},
@@ -166,7 +166,7 @@ class Conversion:
                 case _:
                     raise ImporterError(
                         f"the module writes to '{spec.target or spec.arg.name}' when it runs, "
-                        "which is no buffer and no input",
+                        "which is neither a buffer nor an input",
                         where=self.where,
                         mend="module.eval() before the export",
                     )

@@ -105,8 +105,8 @@ class _Open:
         if var not in self.known:
             if self.names.fresh(var.name) != var.name:
                 raise GraphError(
-                    f"{self.name}: '{var.name}' is another function's, or has the name of a "
-                    "variable that is there",
+                    f"{self.name}: '{var.name}' belongs to another function, or has the name of an "
+                    "existing variable",
                     mend="a parameter of this function, with a name of its own",
                 )
             self.known.add(var)
@@ -210,7 +210,7 @@ class BlockBuilder:
         if here.free:
             missing = ", ".join(v.name for v in here.free)
             raise GraphError(
-                f"{here.name}: {missing} is read, and is no parameter",
+                f"{here.name}: {missing} is read, and is not a parameter",
                 mend=f'bb.function("{here.name}", [{missing}, …]), or params=[{missing}, …] at '
                 "the end",
             )
@@ -372,8 +372,8 @@ class BlockBuilder:
     ) -> tuple[list[Var], list[Var]]:
         """Emits a loop and returns its last states and its results. CallLoop explains the parts.
         step takes the turn's number, the states and the elements of the sequences in `read`. It
-        emits the calls of a turn and returns the next states and the elements of the results. It
-        may read every value that is known here."""
+        emits the calls of an iteration and returns the next states and the elements of the results.
+        It may read every value that is known here."""
         given = [self._value(s) for s in states]
         sequences = [self._value(x) for x, _ in read]
         with self._body(name) as here:
@@ -431,7 +431,9 @@ class BlockBuilder:
         """Makes a variable of the dataflow block, or a call, visible outside of it."""
         here = self._open
         if here.block is None:
-            raise GraphError("emit_output is outside of a dataflow block", mend="with bb.dataflow():")
+            raise GraphError(
+                "emit_output is outside of a dataflow block", mend="with bb.dataflow():"
+            )
         if _is_call(value) or isinstance(value, Word):
             made = self.emit(value, name=name)  # type: ignore[arg-type]
         else:
@@ -464,7 +466,7 @@ class BlockBuilder:
                 assert isinstance(made, Var)
                 return made
         raise GraphError(
-            f"an argument is {arg!r:.80}, which is no value of the graph",
+            f"an argument is {arg!r:.80}, which is not a value of the graph",
             mend='graph.const(1.0, "float32") for numbers',
         )
 

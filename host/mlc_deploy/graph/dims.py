@@ -47,7 +47,7 @@ def parsed(text: str) -> Dim:
     try:
         return dim(_parsed(ast.parse(text.strip(), mode="eval").body))  # type: ignore[arg-type]
     except (SyntaxError, ValueError):
-        what = f"'{text}' is no dimension"
+        what = f"'{text}' is not a dimension"
         raise ValueError(f'{what}\n  try: a number, a name such as "m", or "m * 2"') from None
 
 

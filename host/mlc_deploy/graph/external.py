@@ -87,7 +87,7 @@ def register_func(name: str, f: Any = None, override: bool = False) -> Any:
 
     def register(function: F) -> F:
         if not callable(function):
-            raise ExternalError(f"'{name}' is registered as {function!r}, which is no function")
+            raise ExternalError(f"'{name}' is registered as {function!r}, which is not a function")
         if name in _REGISTERED and not override:
             raise ExternalError(
                 f"there is a function '{name}' already",

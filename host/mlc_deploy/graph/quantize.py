@@ -60,7 +60,7 @@ class Quantized:
 
 
 def _dequantized(graph: Rewriting, value: Value) -> Quantized | None:
-    """The integers behind a dequantized float value."""
+    """The integers of a dequantized float value."""
     match graph.call(value, "dequantize"):
         case Call(_, (q, Constant(scale), Constant(zero))) if value.type.dtype == "float32":
             return Quantized(q, scale, zero)

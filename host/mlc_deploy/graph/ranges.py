@@ -1,10 +1,10 @@
-"""Ranges of an open dimension, each with its own kernels: `--bind seq=1,<=64,<=512`.
+"""Ranges of a dynamic dimension, each with its own kernels: `--bind seq=1,<=64,<=512`.
 
     f(x, n)   =>   branch(n == 1, f for 1, branch(n <= 64, f for at most 64, f))
 
 Each body is the whole function over the same weights. A single number makes the dimension known in
 its body, with kernels for known shapes. "<=64" makes it another dimension with maximum 64. The
-length of the run decides which body runs.
+length in a run selects the body that runs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _read(name: str, text: str) -> list[Range]:
 
 
 def in_ranges(function: Function, ranges: Mapping[str, Sequence[Range]]) -> Function:
-    """The function with a body for each range of its open dimensions. Raises GraphError for an
+    """The function with a body for each range of its dynamic dimensions. Raises GraphError for an
     unknown dimension, and for outputs with a computed extent."""
     for name, lower in ranges.items():
         _refuse(function, name)

@@ -131,7 +131,9 @@ def _check_types(
             for function in bodies(control):
                 verify(function, module, known, most)
     _hold(
-        same_types(given, expected), f"the call returns {listed(expected)}, not {listed(given)}", line
+        same_types(given, expected),
+        f"the call returns {listed(expected)}, not {listed(given)}",
+        line,
     )
 
 
@@ -161,10 +163,14 @@ def _check_fused(
     constants, and takes args."""
     for binding in function.bindings:
         is_call = isinstance(binding.call, Call | CallTIR)
-        _hold(is_call, f"'{function.name}' fuses something that is not an operator: {binding}", line)
+        _hold(
+            is_call, f"'{function.name}' fuses something that is not an operator: {binding}", line
+        )
         for arg in binding.call.args:
             scalar = not isinstance(arg, Constant) or arg.value.size == 1
-            _hold(scalar, f"'{function.name}' holds a constant that is no scalar: {binding}", line)
+            _hold(
+                scalar, f"'{function.name}' holds a constant that is not a scalar: {binding}", line
+            )
     params = [p.type for p in function.params]
     fits = same_types(params, args)
     _hold(fits, f"'{function.name}' takes {listed(params)}, not {listed(args)}", line)

@@ -61,7 +61,7 @@ def _no_annotations() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Methods:
-    """The functions behind the nodes' methods. Their files import this one, so `ir/__init__.py`
+    """The functions of the nodes' methods. Their files import this one, so `ir/__init__.py`
     sets them."""
 
     script: Callable[[Node], str]

@@ -1,4 +1,4 @@
-"""`quantize`: a float model and data to calibrate with become a model of small integers.
+"""`quantize`: a float model and data to calibrate with become a quantized model.
 
     made = mlc.quantize("model.onnx", "calib/", target="raspberry-pi/4b-aarch64", max_drop=0.5)
     made.save("model.int8.onnx")
@@ -65,7 +65,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A model of small integers, and its figures. before, after: the scores of the float model and
+    """A quantized model, and its figures. before, after: the scores of the float model and
     of this one by `measure`, in percent. costs: executed instructions before and after."""
 
     model: ModelProto
@@ -126,7 +126,7 @@ def quantize(
     link: Sequence[FileName] = (),
     stage: Stage | None = None,
 ) -> Quantized:
-    """The model in small integers.
+    """The quantized model.
 
     data: arrays by input name, an .npy or .npz file, a folder of either or of images (which
     preprocess describes), "file.py:function", or an iterable of runs. The scheme "static" needs
@@ -188,8 +188,7 @@ def _no_data(net: Net) -> InputError:
 
     inputs = "; ".join(f"'{i.name}' [{shape(i)}]" for i in net.inputs)
     return InputError(
-        f"int8 needs calibration data: a few hundred representative inputs of "
-        f"{inputs}",
+        f"int8 needs calibration data: a few hundred representative inputs of {inputs}",
         mend="--data with an .npy or .npz file, a folder of those, a folder of images with "
         "--preprocess, or FILE.py:FUNCTION that yields samples",
     )
@@ -227,8 +226,8 @@ class _Work:
         except ValueError as error:
             raise InputError(
                 f"the labels do not fit: {error}",
-                mend="the correct class of each row of an output, in the order of the data; files of "
-                "a folder are in the order of their names",
+                mend="the correct class of each row of an output, in the order of the data; files "
+                "of a folder are in the order of their names",
             ) from None
 
     # ------------------------------------------------------------------------------- static

@@ -37,7 +37,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the model; an open extent is None."""
+    """An input of the model; a dynamic extent is None."""
 
     name: str
     dtype: str
@@ -94,9 +94,7 @@ def samples_of(
         )
     runs = tuple(islice(made.runs, most))
     if not runs:
-        raise InputError(
-            "there is no calibration data", where=made.where, mend=_forms(inputs)
-        )
+        raise InputError("there is no calibration data", where=made.where, mend=_forms(inputs))
     labels = made.labels if labels is None else labels
     if labels is not None:
         labels = labels.reshape(-1)

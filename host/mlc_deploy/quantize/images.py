@@ -82,7 +82,9 @@ def parse(text: str) -> Preprocess:
             found[key] = _value(key, value)
         except ValueError:
             raise InputError(
-                f"'{part}' is not a step of preprocessing", where=f"--preprocess {text}", mend=EXAMPLE
+                f"'{part}' is not a step of preprocessing",
+                where=f"--preprocess {text}",
+                mend=EXAMPLE,
             ) from None
     return Preprocess(**found)
 

@@ -192,7 +192,7 @@ def func_attr(attrs: Mapping[builtins.str, Any]) -> None:
 
 def loop(body: Any, args: Sequence[Any], **options: Any) -> Any:
     """`R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False], written=[False])` runs a
-    body turn after turn. graph.CallLoop explains the parts."""
+    body iteration by iteration. graph.CallLoop explains the parts."""
     raise _misplaced("R.loop")
 
 

@@ -106,7 +106,7 @@ class Words:
     def type(self, at: ast.expr, form: Form | None = None) -> TensorType:
         form = form or self.form(at)
         if form is None:
-            self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+            self.refuse(at, f"'{ast.unparse(at)}' is not a type", TYPE)
         if form.shape is None:
             self.refuse(at, "nothing says the shape", '(1, 16), or (1, "m")')
         made: TensorType = self.checked(at, tensor_type, form.shape, form.dtype or "float32")
@@ -162,7 +162,7 @@ class Words:
                 continue
             form = self.form(at)
             if form is None:
-                self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+                self.refuse(at, f"'{ast.unparse(at)}' is not a type", TYPE)
             if form.shape is None:
                 is_ = form.dtype in (None, value.type.dtype)
                 is_ = is_ and form.ndim in (None, len(value.type.shape))

@@ -178,7 +178,7 @@ class Statements:
             case Phrase("reads" | "writes" | "where" | "block_attr" as name, args):
                 self.about_block(call, name, args)
             case Phrase() as phrase:
-                self.refuse(call, f"{phrase.text} is no statement of its own", _belongs(phrase))
+                self.refuse(call, f"{phrase.text} is not a statement of its own", _belongs(phrase))
             case Call() as effect:
                 yield Evaluate(effect)
             case value:
@@ -268,7 +268,7 @@ class Statements:
         kind = self.values.value(annotation)
         dtype = getattr(kind.target, "dtype", None) if isinstance(kind, Word) else None
         if not isinstance(dtype, str):
-            self.refuse(annotation, f"{describe(kind)} is no dtype", "T.int32, T.float32 …")
+            self.refuse(annotation, f"{describe(kind)} is not a dtype", "T.int32, T.float32 …")
         value = self.values.expr(at, dtype)
         if value.dtype != dtype:
             self.refuse(at, f"'{target.id}' is {dtype}, but its value {value.dtype}", _cast(dtype))
@@ -309,7 +309,7 @@ class Statements:
             self.refuse(at, f"there is no scope '{args['scope']}'", '"global" or "local"')
         align = args["align"]
         if not isinstance(align, int) or align < 1:
-            self.refuse(at, f"alignment {align} is no positive number of bytes")
+            self.refuse(at, f"alignment {align} is not a positive number of bytes")
         dtype = self.values.apply(at, known_dtype, args["dtype"])
         shape = self.dims(at, args["shape"])
         strides = None if args["strides"] is None else self.dims(at, args["strides"])
@@ -490,7 +490,7 @@ class Statements:
             if not isinstance(binding, Var) or binding not in self.extents:
                 self.refuse(
                     phrase.at,
-                    f"{describe(binding)} is no loop from 0 on",
+                    f"{describe(binding)} is not a loop from 0 on",
                     "v = T.axis.spatial(extent, expression)",
                 )
             yield KINDS[letter], self.extents[binding], binding

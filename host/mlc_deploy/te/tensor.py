@@ -294,7 +294,7 @@ def sum(value: ExprLike, axis: Over, where: Expr = TRUE) -> Reduce:
     """The sum over reduction axes."""
     if not isinstance(axis, (IterVar, Sequence)):
         raise TypeError(
-            f"te.sum over {axis}, which is no axis\n"
+            f"te.sum over {axis}, which is not an axis\n"
             "  try: axis=te.reduce_axis((0, n)), or a + b for two scalars"
         )
     return reduce("+", value, axis, where)

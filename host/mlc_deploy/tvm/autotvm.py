@@ -128,7 +128,7 @@ def _extent(axis: Any) -> int:
     extent = getattr(extent, "extent", extent)
     extent = getattr(extent, "value", extent)
     if not isinstance(extent, int):
-        raise InputError(f"define_split: the extent of {axis} is no number")
+        raise InputError(f"define_split: the extent of {axis} is not a number")
     return extent
 
 

@@ -62,7 +62,7 @@ class Sparsity:
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """kind: the schema's name of its type. data: the bytes of a constant. signature: its shape
-    with OPEN for sizes that the file leaves open; empty where the file does not say."""
+    with OPEN for sizes that are dynamic in the file; empty where the file does not say."""
 
     name: str
     shape: tuple[int, ...]
@@ -352,7 +352,7 @@ def constant_array(tensor: Tensor) -> Array:
         return _four_bits(tensor.data, tensor.shape)
     dtype = np.dtype(tensor.dtype)
     if tensor.data.size % dtype.itemsize:
-        raise ValueError(f"{tensor.data.size} bytes are no whole numbers of {dtype}")
+        raise ValueError(f"{tensor.data.size} bytes are not whole numbers of {dtype}")
     flat = np.frombuffer(tensor.data.tobytes(), dtype.newbyteorder("<")).astype(dtype, copy=False)
     if tensor.sparsity is not None:
         return densified(flat, tensor.shape, tensor.sparsity)

@@ -150,7 +150,7 @@ def _affine(tensor: Tensor | None, what: str) -> Affine:
     zero = int(found.zeros[0])
     limits = np.iinfo(tensor.dtype)
     if not limits.min <= zero <= limits.max:
-        raise ValueError(f"the zero point {zero} of {what} is no {tensor.dtype}")
+        raise ValueError(f"the zero point {zero} of {what} is not of type {tensor.dtype}")
     if not found.scales[0] > 0:
         raise ValueError(f"the scale of {what} is 0")
     return Affine(tensor.dtype, np.float32(found.scales[0]), zero)
