@@ -293,7 +293,7 @@ void box_tell(Failure *failure, const char *where, Ending ending, int status, ui
     } else if (ending == SILENT) {
         fail(failure, CRASHED, "%s closed the socket of its worker", where);
     } else if (ending == GARBLED) {
-        fail(failure, CRASHED, "%s sent an answer that is none of its worker's", where);
+        fail(failure, CRASHED, "%s sent an answer that is not its worker's", where);
     } else if (WIFSIGNALED(status)) {
         signal_text(WTERMSIG(status), signal);
         fail(failure, CRASHED, "%s in %s: %s", signal, where, signal_means(WTERMSIG(status)));

@@ -27,10 +27,10 @@ typedef struct {
     PoolTime threads[MAX_THREADS]; /* of the call at work */
 } Spans;
 
-/* The end of a run before its own: right after one of the turns of a call. */
+/* The end of a run before its own: right after one of the iterations of a call. */
 typedef struct {
-    uint32_t call, turn;          /* turns count from 0, over all loops around the call */
-    uint32_t seen;                /* turns so far */
+    uint32_t call, turn;          /* iterations count from 0, over all loops around the call */
+    uint32_t seen;                /* iterations so far */
     bool reached;
     void *data[MLC_MAX_OPERANDS]; /* where the call's operands were then */
 } Stop;

@@ -174,7 +174,7 @@ static uint64_t room_of(const Model *model, const mlc_operand *operand) {
     return 0;
 }
 
-/* Whether an operand of so many bytes is within its memory, and aligned, in every turn of every
+/* Whether an operand of so many bytes is within its memory, and aligned, in every iteration of every
  * loop by which it moves. */
 static bool is_within(const Model *model, const mlc_operand *operand, uint64_t size, uint32_t align,
                       const mlc_stride *strides, uint32_t count, uint32_t number) {
@@ -266,7 +266,7 @@ typedef struct {
     uint32_t loop, procedure, call;
 } Due;
 
-/* Walks a procedure as the executor would, each loop for one turn, so that nothing is walked twice. */
+/* Walks a procedure as the executor would, each loop for one iteration, so that nothing is walked twice. */
 static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
     uint32_t number = due->procedure++;
     const mlc_procedure *procedure = &model->procedures[number];

@@ -51,7 +51,7 @@ static int32_t scalar_index(Parser *p, const Kernel *kernel) {
     const char *name = take_str(p);
     for (uint32_t i = 0; i < kernel->scalar_count; i++)
         if (strcmp(kernel->scalars[i], name) == 0) return (int32_t)i;
-    refuse(p, "kernel '%s' names a dimension '%s' that is none of its scalars", kernel->name, name);
+    refuse(p, "kernel '%s' names a dimension '%s' that is not among its scalars", kernel->name, name);
     return -1;
 }
 

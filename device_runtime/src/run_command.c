@@ -497,7 +497,7 @@ static void print_times(const Samples *samples) {
     sort(away, count);
     print_milliseconds("time: median", median);
     print_milliseconds("p95", sorted[(count * 95 + 99) / 100 - 1]);
-    print_milliseconds("mad", middle(away, count));
+    print_milliseconds("deviation", middle(away, count));
     print_milliseconds("least", sorted[0]);
     print_milliseconds("most", sorted[count - 1]);
     printf("%u samples\n", count);

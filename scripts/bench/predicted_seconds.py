@@ -246,9 +246,10 @@ def timed(
     theirs: dict[str, ModelProto], ours: Ours, repeat: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Milliseconds of their layers, and of our models: the sum of what each layer took at least,
-    since few runs of a whole model are left alone by other programs. All take turns, ROUNDS times,
-    since a machine's clock and its neighbours change within minutes. Each turn loads them anew:
-    where their memory lies decides, too, and makes layers that no cache holds twice as slow."""
+    since few runs of a whole model are left alone by other programs. They alternate, ROUNDS times,
+    since a machine's clock and its neighbours change within minutes. Each time they are loaded
+    again: where their memory lies decides, too, and makes layers that no cache holds twice as
+    slow."""
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     stored = {name: model.SerializeToString() for name, model in theirs.items()}

@@ -275,5 +275,5 @@ def test_a_damaged_file_is_named(mlc_deploy: Command) -> None:
     assert mlc_deploy("--target", "here").complaint == (
         "error: the figures of 'here' cannot be read: it is not whole (KeyError: 'rows')\n"
         f"  in:  {path}\n"
-        "  try: mlc-deploy board calibrate here, which writes it anew\n-> 2"
+        "  try: mlc-deploy board calibrate here, which writes it again\n-> 2"
     )

@@ -27,7 +27,7 @@ def test_turns_of_a_layer(mlc_deploy: Command, folder: Path) -> None:
     assert done.status == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[:4] for line in lines] == [
-        ["layer", "turn", "result", "computes"], [LAYER, "1", "add", "1x128"],
+        ["layer", "iteration", "result", "shape"], [LAYER, "1", "add", "1x128"],
         [LAYER, "2", "add", "1x128"], ["rates.dense_sigmoid", "0", "sigmoid", "1x1"],
     ]  # fmt: skip
     record = json.loads((folder / "record.json").read_text())

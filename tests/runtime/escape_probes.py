@@ -156,7 +156,7 @@ def probe(name: str, *steps: Call | str | dict[str, str], forbidden: str = "", s
 SIGCHLD, SIGKILL, SIG_BLOCK = 17, 9, 0
 THREAD_FLAGS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000  # as a thread has them
 LATE = "kernel 'KERNEL' was still running after 600 ms"
-GARBLED = "kernel 'KERNEL' sent an answer that is none of its worker's"
+GARBLED = "kernel 'KERNEL' sent an answer that is not its worker's"
 SPIN = "br label %on\non:\nstore volatile i8 1, ptr %p0\nbr label %on\nnever:"
 DEAF = call("rt_sigprocmask", SIG_BLOCK, "@ones", 0, 8)
 

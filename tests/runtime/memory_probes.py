@@ -56,7 +56,7 @@ def _forbids(call: str) -> str:
 
 
 OUTSIDE = r"SIGSEGV in kernel '(attack|compute)'"
-GARBLED = r"kernel 'attack' \(layer 'attack', call 0\) sent an answer that is none of its worker's"
+GARBLED = r"kernel 'attack' \(layer 'attack', call 0\) sent an answer that is not its worker's"
 PROBES = (
     Probe("mprotect of weights", 1, _forbids("mprotect"), ""),
     Probe("mmap over weights", 2, _forbids("mmap"), "", own_view=True),

@@ -88,7 +88,7 @@ def test_timed(folder: Path) -> None:
     ended = run("digits.mlc", "--input", "image.npy", "--time", at=folder)
     assert ended.returncode == 0 and ended.stderr == ""
     match = re.fullmatch(
-        r"time: median (\S+) ms, p95 (\S+) ms, mad (\S+) ms, least (\S+) ms, most (\S+) ms, "
+        r"time: median (\S+) ms, p95 (\S+) ms, deviation (\S+) ms, least (\S+) ms, most (\S+) ms, "
         r"(\d+) samples\nconditions: (.*)\n",
         ended.stdout,
     )

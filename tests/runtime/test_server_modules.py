@@ -108,7 +108,7 @@ def test_kernel_has_its_workspace(board: Board) -> None:
         ),
         (
             {"kernels": [{"name": "add", "tasks": "m"}]},
-            "kernel 'add' names a dimension 'm' that is none of its scalars",
+            "kernel 'add' names a dimension 'm' that is not among its scalars",
         ),
     ],
 )

@@ -68,8 +68,8 @@ def shown_stops(stops: Iterable[Stopped], to: Path | None, stream: TextIO) -> li
 
 def _show(rows: Iterable[Record], stream: TextIO) -> None:
     """A line for each result of each iteration."""
-    texts = ("layer", "turn", "result", "computes", "least", "most", "mean", "not finite")
-    table = plain_table(*((text, text not in ("layer", "result", "computes")) for text in texts))
+    texts = ("layer", "iteration", "result", "shape", "least", "most", "mean", "not finite")
+    table = plain_table(*((text, text not in ("layer", "result", "shape")) for text in texts))
     for row in rows:
         numbers = (row[name] for name in ("least", "most", "mean"))
         shown = ("" if number is None else f"{number:.6g}" for number in numbers)

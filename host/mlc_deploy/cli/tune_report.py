@@ -239,7 +239,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         )
         yield "failed", ", ".join(texts)
     for doubt in record["doubts"]:
-        yield "doubt", doubt
+        yield "warning", doubt
     for incident in record["incidents"][:MOST_INCIDENTS]:
         times = f", {incident['times']} times" if incident["times"] > 1 else ""
         yield "incident", f"{incident['what']}{times}"

@@ -197,9 +197,9 @@ def load_decoder(
 
     model: an .onnx or .pt2 file, a folder with one, an .mlc file, a program of torch.export, or a
     module of PyTorch, such as a language model of transformers. length: tokens that the cache has
-    room for; by default 512, or the model's own length if that is less. window: tokens that the
-    model looks back at; by default its configuration's. cache: the dtype of keys and values, by
-    default the model's own; "float16" takes half the memory, "int8" a quarter, with a scale for
+    room for; by default 512, or the model's own length if that is less. window: tokens of
+    sliding-window attention; by default its configuration's. cache: the dtype of keys and values,
+    by default the model's own; "float16" takes half the memory, "int8" a quarter, with a scale for
     each row; both round. loop: "board" also compiles the loop that chooses tokens there. Decoders
     of PyTorch take no window, cache or loop. options: those of `compile`. Raises DecodeError and
     what `compile` and `load_model` raise."""

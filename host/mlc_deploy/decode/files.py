@@ -25,9 +25,9 @@ ENDS = "eos_token_id"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """length: tokens that the model can read; 0: unknown. window: how many tokens a token looks
-    back at, if all layers agree. ends: tokens that end a text. template: the chat template. texts:
-    the special tokens that it may write, by their roles."""
+    """length: tokens that the model can read; 0: unknown. window: tokens of sliding-window
+    attention, if all layers have the same. ends: tokens that end a text. template: the chat
+    template. texts: the special tokens that it may write, by their roles."""
 
     tokenizer: Path | None = None
     length: int = 0

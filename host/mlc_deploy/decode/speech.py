@@ -211,8 +211,8 @@ def transcribe(
     over tokens if there is no tokenizer beside the model.
 
     model: a Transcriber, or what load_transcriber takes, with its options in `loading`. audio: a
-    .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Longer sound than a
-    model hears at once (about 30 s) is cut into parts, each transcribed alone. language: such as
+    .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Audio longer
+    than a chunk (about 30 s) is cut into chunks, each transcribed alone. language: such as
     "en", for a model of several (default: the most likely). task: "translate" writes English.
     tokens: the most per part. Raises DecodeError, RpcError, and what load_transcriber raises."""
     if not isinstance(model, Transcriber):

@@ -36,7 +36,7 @@ TOKENS_PER_SECOND = 6.5
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """ear: the sound that the model hears at once. length: the most tokens of a text. begin, ends:
+    """ear: the audio of a chunk. length: the most tokens of a text. begin, ends:
     the tokens that begin and end it. languages and tasks: their tokens; empty for a model of one.
     plain: the token for a text without times. silent: tokens that are never written; late: tokens
     that are never the first."""
@@ -94,7 +94,7 @@ class Speech:
 class Kind:
     """A type of models. needed: the numbers that a configuration must have, and their limits; the
     last one is the most tokens of a text. ear: makes the Ear from the model's configuration, the
-    preprocessor's, and the seconds that the user wants to be heard at once, if any."""
+    preprocessor's, and the chunk length in seconds that the user asks for, if any."""
 
     needed: Mapping[str, Limit]
     ear: Callable[[Config, Config, float | None], Ear]

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 class CompiledModel:
     """A model for one target.
 
-    `reference` is the imported graph; evaluating it gives the right outputs. `program` has the
+    `reference` is the imported graph; evaluating it gives the expected outputs. `program` has the
     kernels, the call table, the memory plan and the weights; `library` the object made of them;
     `module` holds the PrimFuncs that the graph calls. `kernels_compiled` and `kernels_cached`
     count kernels; a database says how those in `kernels_tuned` are scheduled. `notes` tell the
@@ -104,7 +104,7 @@ class CompiledModel:
         return index_extents(self.reference)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The right outputs."""
+        """The expected outputs."""
         return evaluate(self.reference, inputs, module=self.module)
 
     def slack(

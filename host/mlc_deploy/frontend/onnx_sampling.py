@@ -99,8 +99,8 @@ def _times(n: OnnxNode, extent: Dim, scale: float) -> Dim:
 
 
 def _resize(n: OnnxNode) -> Any:
-    """Resizes one axis after the other, by indices or weights: constant ones, but of what a run
-    decides."""
+    """Resizes one axis after the other, by indices or weights: constant ones, unless extents
+    are dynamic."""
     x, rank = n.input(0), len(n.shape())
     mode = n.attr("mode", "nearest")
     if mode == "nearest" and is_open(*n.shape()):

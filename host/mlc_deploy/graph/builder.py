@@ -371,9 +371,9 @@ class BlockBuilder:
         source: str = "",
     ) -> tuple[list[Var], list[Var]]:
         """Emits a loop and returns its last states and its results. CallLoop explains the parts.
-        step takes the turn's number, the states and the elements of the sequences in `read`. It
-        emits the calls of an iteration and returns the next states and the elements of the results.
-        It may read every value that is known here."""
+        step takes the iteration's number, the states and the elements of the sequences in `read`.
+        It emits the calls of an iteration and returns the next states and the elements of the
+        results. It may read every value that is known here."""
         given = [self._value(s) for s in states]
         sequences = [self._value(x) for x, _ in read]
         with self._body(name) as here:

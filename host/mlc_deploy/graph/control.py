@@ -137,7 +137,7 @@ def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Arr
 @optional(level=1)
 def constants_into_bodies(function: Function) -> Function:
     """loop(body, x, w), branch(c, body, w)   =>   the body holds the constant w, where every
-    iteration     sees it whole"""
+    iteration sees it whole"""
     return with_bindings(function, list(map(_holding_constants, function.bindings)))
 
 

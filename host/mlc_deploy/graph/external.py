@@ -122,7 +122,7 @@ def reference_of(where: str, name: str) -> External:
             f"'{name}' is C on the board; the reference needs a Python function of its name",
             where=where,
             mend=f'@mlc.register_func("{name}") above a function of the same arguments, or the '
-            "right outputs (--expect)",
+            "expected outputs (--expect)",
         )
     function = _REGISTERED[name]
 

@@ -171,10 +171,10 @@ class CallLoop(Node):
 
     args are first the `states` before the first iteration, then a sequence for each of `read`, then
     values that every iteration sees whole. Iteration t sees element t of a sequence's dimension 0,
-    counted from the end where `read` is True. body takes the turn's number, int64[], and then the
-    turn's part of args. It returns the states after the iteration, and for each of `written` an
-    element of a result. A result has its elements along a dimension 0 of `turns`, from the end on
-    where `written` is True.
+    counted from the end where `read` is True. body takes the iteration's number, int64[], and then
+    the iteration's part of args. It returns the states after the iteration, and for each of
+    `written` an element of a result. A result has its elements along a dimension 0 of `turns`, from
+    the end on where `written` is True.
 
     conditional: the first state is bool[], and the loop ends when it is false. Elements of results
     that no iteration wrote are then undefined. owned: the states lie in the loop's own memory,

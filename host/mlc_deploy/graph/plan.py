@@ -42,7 +42,8 @@ class Place:
         return replace(self, offset=self.offset + offset, size=size)
 
     def element(self, loop: int, turns: int, backwards: bool) -> Place:
-        """The place of each turn's element, for a loop that reads or writes a sequence here."""
+        """The place of each iteration's element, for a loop that reads or writes a sequence
+        here."""
         size = self.size // turns if turns else 0
         offset = self.offset + (turns - 1) * size if backwards and turns else self.offset
         return replace(self, offset=offset, size=size).moving(loop, -size if backwards else size)

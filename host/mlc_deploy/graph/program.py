@@ -53,7 +53,7 @@ class KernelCall:
 @dataclass(frozen=True, slots=True)
 class LoopStep:
     """Runs a procedure `turns` times. The strides of places refer to the loop by its `number`. The
-    turn's number is written to `turn`, if given, before each iteration. An iteration runs only
+    iteration's number is written to `turn`, if given, before each iteration. An iteration runs only
     while the `condition`, if given, is true. A `count`, if given, holds the number of iterations,
     `turns` at most."""
 

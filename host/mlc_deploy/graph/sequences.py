@@ -1,4 +1,4 @@
-"""Loops that gather an element by the turn's number read a sequence instead.
+"""Loops that gather an element by the iteration's number read a sequence instead.
 
 The place of a sequence's element moves from iteration to iteration, so nothing is copied.
 """

@@ -55,8 +55,8 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
     One prefetch per cache line of each row that an iteration reads. An address outside of the
     tensor is harmless: nothing is loaded into a register. Raises LowerError where the loop does not
     read the buffer, or an iteration reads a part of symbolic size. With prefetch_next, the
-    innermost loops that read the buffer several times ask for the next turn's data in equal parts:
-    memory then delivers while they compute."""
+    innermost loops that read the buffer several times ask for the next iteration's data in equal
+    parts: memory then delivers while they compute."""
     asked = (PREFETCH, PREFETCH_NEXT)
     if not any(isinstance(s, For) and s.annotations.keys() & asked for s in statements(func.body)):
         return func

@@ -138,9 +138,9 @@ def double_buffers(func: PrimFunc) -> PrimFunc:
     """for i in range(n): B = f(i); g(i, B)
     =>   B[0] = f(0);  for i in range(n): if i + 1 < n: B[(i + 1) % 2] = f(i + 1);  g(i, B[i % 2])
 
-    Each iteration fills the next turn's half before it uses its own, so the next turn's loads need
-    not wait for this turn's sums. Raises LowerError where an iteration cannot begin before the last
-    one is over, and where there is no such loop."""
+    Each iteration fills the next iteration's half before it uses its own, so the next iteration's
+    loads need not wait for this iteration's sums. Raises LowerError where an iteration cannot begin
+    before the last one is over, and where there is no such loop."""
     func, asked = _take(func, DOUBLE_BUFFER)
     for name in asked:
         buffer = _scratch(func, name, "double_buffer")

@@ -306,7 +306,7 @@ def unroll_steps(
     """Unrolls the innermost reductions: whole loops while they make up to `steps` iterations
     together, then the part of the next that still fits. Returns (loops that stay, unrolled loops).
 
-    copies: how often unrolled loops inside repeat one turn's work."""
+    copies: how often unrolled loops inside repeat one iteration's work."""
     unrolled: list[str] = []
     tried = sorted({steps, *(n for n in STEPS if n <= max(2 * steps, 8))})
     room = sch.choice(steps, tried) if reduced else 1

@@ -147,7 +147,7 @@ def _facts(
         yield "operators", " + ".join(call.operators)
     if call.implementation:
         yield "computed by", call.implementation
-    yield "computes", shape_text(layer.shape, layer.dtype)
+    yield "output", shape_text(layer.shape, layer.dtype)
     if costs:
         value = costs.values[number]
         yield costs.title, f"{costs.text(value)}, {percent(costs.share(value))}"

@@ -56,7 +56,7 @@ def samples(run: Run) -> Html:
 def _percentiles(found: Latency) -> Html:
     rows = [(name, found.percentiles[name] * 1e3) for name in ("p50", "p90", "p99")
             if name in found.percentiles]  # fmt: skip
-    rows += [("mad", found.mad_ms * 1e3)]
+    rows += [("deviation", found.mad_ms * 1e3)]
     if found.first_ms is not None:
         rows.append(("first", found.first_ms * 1e3))
     return h(

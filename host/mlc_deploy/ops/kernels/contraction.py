@@ -150,11 +150,11 @@ def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkernel) -> None:
-    """Each iteration of a loop over tiles of columns prefetches the next turn's weights. Weights of
-    a large model come from memory, and x86-64 fetches them too late by itself: with prefetching,
-    1x1 layers of 7x7 pixels in ResNet-50 take about three quarters of the time, on an Emerald
-    Rapids (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare for
-    it."""
+    """Each iteration of a loop over tiles of columns prefetches the next iteration's weights.
+    Weights of a large model come from memory, and x86-64 fetches them too late by itself: with
+    prefetching, 1x1 layers of 7x7 pixels in ResNet-50 take about three quarters of the time, on an
+    Emerald Rapids (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare
+    for it."""
     if kernel.by_number:
         sch.annotate(loop, PREFETCH_NEXT, [func.buffers[WEIGHTS].name])
 
