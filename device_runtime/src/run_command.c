@@ -378,7 +378,7 @@ static void tell_box(void) {
     uint32_t held = job.result->held;
     const char *comma = "";
     if (!(held & ENTERED) || (held & (BOX_SYSCALLS | BOX_FILES)) == (BOX_SYSCALLS | BOX_FILES)) return;
-    fprintf(stderr, "warning: this system's box lacks ");
+    fprintf(stderr, "warning: this system's sandbox lacks ");
     for (uint32_t i = 0; i < BOX_PARTS; i++)
         if (!(held & 1U << i) && 1U << i != BOX_MEMORY) { /* nobody else has this memory */
             fprintf(stderr, "%s%s", comma, box_names[i]);

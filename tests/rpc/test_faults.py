@@ -30,7 +30,7 @@ CRASHES = {
     # Where the board's system can forbid calls; else its signal would be the reason.
     "abort": (
         "abort",
-        "SIG(SYS in kernel 'abort': it called getpid, which the box forbids|ABRT in "
+        "SIG(SYS in kernel 'abort': it called getpid, which the sandbox forbids|ABRT in "
         "kernel 'abort': it met a trap)",
     ),
     "stack overflow": ("deep", "SIGSEGV in kernel 'deep': it reached outside its buffers or over"),

@@ -48,7 +48,7 @@ def said_of_box(machine: str) -> str:
     """The line of a run where the system cannot hold the model's code: QEMU, as old kernels."""
     if machine == LOCAL:
         return ""
-    lacking = r"warning: this system's box lacks syscalls, files, tcp, signals, [a-z, ]+; "
+    lacking = r"warning: this system's sandbox lacks syscalls, files, tcp, signals, [a-z, ]+; "
     return Matching(lacking + r"try: only models from people you trust\n")
 
 

@@ -249,7 +249,7 @@ def _described(session: Session) -> list[tuple[str, str]]:
         ("kernel", f"Linux {device.kernel}, pages of {device.page_size} bytes"),
         ("target", str(target_of(device))),
         ("runtime", device.runtime),
-        ("box", box_text(device.box)),
+        ("sandbox", box_text(device.box)),
     ]
 
 
