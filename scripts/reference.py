@@ -108,7 +108,7 @@ def signature_of(name: str, value: object) -> str:
 
 
 def shown(parameter: inspect.Parameter) -> str:
-    """name: type = default; a long default, or one that is no literal, is an ellipsis."""
+    """name: type = default; a long default, or one that is not a literal, is an ellipsis."""
     text = str(parameter.default)
     if parameter.default is not parameter.empty and (len(text) > 40 or "<" in text):
         return plain(str(parameter.replace(default=...)).replace("Ellipsis", "..."))

@@ -109,8 +109,8 @@ class CodegenError(MlcError):
 
 
 class ArtifactError(MlcError):
-    """A file is no saved model, is damaged, or is of another version; or a model cannot be saved or
-    exported."""
+    """A file is not a saved model, is damaged, or is of another version; or a model cannot be saved
+    or exported."""
 
 
 class DeployError(MlcError):
@@ -127,11 +127,12 @@ class FarmError(MlcError):
 
 
 class DecodeError(MlcError):
-    """A model is no decoder, a package or tokenizer is missing, or a text is too long."""
+    """A model is not a decoder, a package or tokenizer is missing, or a text is too long."""
 
 
 class ReportError(MlcError):
-    """A file is no record, is damaged, or is of another version; or a page would be too large."""
+    """A file is not a record, is damaged, or is of another version; or a page would be too
+    large."""
 
 
 class QuantizeError(MlcError):

@@ -379,7 +379,7 @@ def _release(view: memoryview) -> None:
 
 
 def _metadata_of(program: bytes) -> bytes | None:
-    """The metadata section of an object; None if it is no object, which boards refuse."""
+    """The metadata section of an object; None if it is not an object, which boards refuse."""
     try:
         return section_of(program)
     except ValueError:

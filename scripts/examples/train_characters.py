@@ -30,7 +30,7 @@ SEED, BATCH, RATE = 0, 16, 2e-3
 WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 128
 STEP = 32  # characters that one step of the exported program reads at most
 PROMPT, COUNT = "Return the ", 64
-UNKNOWN = "?"  # stands for characters that are no ASCII
+UNKNOWN = "?"  # stands for characters that are not ASCII
 
 
 def docstrings(count: int = TEXT) -> str:

@@ -132,7 +132,7 @@ def calibrated_boards() -> list[str]:
 
 
 def checked(text: str) -> Wanted:
-    """A board with a known speed. Raises Misuse, and TargetError for text that is no target."""
+    """A board with a known speed. Raises Misuse, and TargetError for text that is not a target."""
     of_board, own = wanted_of(text)
     target = Target(of_board or text)
     if own:

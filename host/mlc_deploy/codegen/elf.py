@@ -3,7 +3,7 @@
     header | contents of sections | section headers
 
 Little-endian, for the three machines that kernels are compiled for. Tables that describe the rest
-(symbols, names, relocations) are no sections here.
+(symbols, names, relocations) are not sections here.
 """
 
 from __future__ import annotations

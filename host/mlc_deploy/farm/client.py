@@ -164,7 +164,7 @@ class Farm(Closing):
         return ran
 
     def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
-        """A call as it travels. Raises FarmError if it is no task of a farm on data."""
+        """A call as it travels. Raises FarmError if it is not a task of a farm on data."""
         why = ""
         try:
             plain = packed(Call(task_of(function), args, self.user, turn))

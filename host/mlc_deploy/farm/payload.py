@@ -42,7 +42,7 @@ PLAIN = {
 
 
 class NotData(Exception):
-    """Bytes that are no pickle of data."""
+    """Bytes that are not pickle of data."""
 
 
 def packed(data: Any) -> bytes:

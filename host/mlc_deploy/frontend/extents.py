@@ -293,7 +293,7 @@ def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
 
 
 def _factors(extents: Sequence[Dim]) -> tuple[int, list[Expr]]:
-    """The product of some extents as a number times expressions that are no products."""
+    """The product of some extents as a number times expressions that are not products."""
     number, factors, left = 1, list[Expr](), list(reversed(extents))
     while left:
         match left.pop():

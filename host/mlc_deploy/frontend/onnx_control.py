@@ -145,7 +145,7 @@ def _needs_count(n: OnnxNode, reason: Exception) -> None:
 
 
 def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
-    """The extent of a run that is the trip count; None if the trip count is no extent."""
+    """The extent of a run that is the trip count; None if the trip count is not an extent."""
     found = None if most is None else n.extents.of(most)
     (extent,) = found.ravel().tolist() if found is not None and found.size == 1 else (None,)
     return extent if isinstance(extent, Expr) else None

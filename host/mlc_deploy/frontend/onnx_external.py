@@ -20,7 +20,7 @@ from ..files.outside import refuse_special
 from .narrow import Narrow, from_bytes, size_of
 
 MOST_EXTERNAL = 1 << 62  # bytes; no file is so large, and sums of two stay in 64 bits
-UNNAMED = Path("model")  # the place of a model that is no file: the current folder
+UNNAMED = Path("model")  # the place of a model that is not a file: the current folder
 
 
 def is_external(tensor: TensorProto) -> bool:

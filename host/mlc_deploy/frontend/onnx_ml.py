@@ -230,8 +230,8 @@ def _normalizer(n: OnnxNode) -> Any:
 
 
 def _one_hot_encoder(n: OnnxNode) -> Any:
-    """Gives zeros for a number that is no category, also with zeros=0, which promises that there is
-    none."""
+    """Gives zeros for a number that is not a category, also with zeros=0, which promises that there
+    is none."""
     names = labels(n, "cats_int64s")
     x = n.cast(n.input(0), "int64")
     same = n.emit("equal", with_axis(n, x, len(n.shape())), n.constant(names, "int64"))

@@ -86,7 +86,7 @@ def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
 
 def entries_of(stream: Any, where: str) -> dict[str, bytes]:
     """The entries of a zip archive by name, without the folder around them. They must not be
-    compressed, so together they are no larger than the file. Raises ImporterError, OSError."""
+    compressed, so together they are not larger than the file. Raises ImporterError, OSError."""
     try:
         size = stream.seek(0, io.SEEK_END)
         with zipfile.ZipFile(stream) as file:

@@ -34,7 +34,7 @@ def symbol(name: str) -> Var:
 
 def tensor_type(shape: Sequence[Dim | str], dtype: str = "float32") -> TensorType:
     """The type of tensors of a shape, where "m" and "m * 2" are symbolic dimensions. Raises
-    ValueError for an unknown dtype, a negative extent, or text that is no dimension."""
+    ValueError for an unknown dtype, a negative extent, or text that is not a dimension."""
     extents = tuple(parsed(d) if isinstance(d, str) else dim(d) for d in shape)
     for extent in extents:
         if isinstance(extent, int) and extent < 0:

@@ -44,7 +44,7 @@ def recognize_functions(function: Function) -> Function:
 
 
 def _operators(binding: Binding, definition: Definition, names: Names) -> list[Binding]:
-    """The operators that compute a function; none if one of its stages is no operator."""
+    """The operators that compute a function; none if one of its stages is not an operator."""
     call, stages = binding.call, definition.stages
     assert isinstance(call, CallTIR)
     values: dict[Buffer, Value] = dict(zip(definition.func.buffers, call.args, strict=False))

@@ -21,7 +21,7 @@ def index_extents(function: Function) -> Mapping[str, int]:
 
 
 def index_extent(function: Function, param: Var) -> int | None:
-    """The number of entries that the parameter may index; None if it is no index."""
+    """The number of entries that the parameter may index; None if it is not an index."""
     return _extent(function, param, dict(function.extents))
 
 

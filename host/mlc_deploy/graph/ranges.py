@@ -45,7 +45,7 @@ def parted(
 ) -> tuple[dict[str, Dim | str], dict[str, tuple[Range, ...]]]:
     """(dimensions with their largest range only, the lower ranges of dimensions with several). One
     that has another's name is that one, or has its number. Raises GraphError for ranges that do not
-    rise, a last one that is no bound, and names that lead round in a circle."""
+    rise, a last one that is not a bound, and names that lead round in a circle."""
     whole: dict[str, Dim | str] = {}
     ranges: dict[str, tuple[Range, ...]] = {}
     for name, text in dims.items():

@@ -201,7 +201,7 @@ class Expr(Arithmetic):
             self,
         )
 
-    if not TYPE_CHECKING:  # an expression is no integer; int() and float() ask for this, too
+    if not TYPE_CHECKING:  # an expression is not an integer; int() and float() ask for this, too
 
         def __index__(self) -> int:
             what = f"the value of '{self}' is not known while the program is being built"

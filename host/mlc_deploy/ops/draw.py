@@ -303,7 +303,7 @@ class _Loops:
         return [If(self.by_count, likeliest), If(self.top_p < 1.0, together)]
 
     def drawn(self, i: Expr, goal: Expr) -> Stmt:
-        """The token is i while the sum so far is no larger than the goal."""
+        """The token is i while the sum so far is not larger than the goal."""
         mass = self.mass[i]
         here = te.all_of(self.real[SO_FAR] <= goal, mass > 0.0)
         within = te.minimum(te.maximum(i, 0), self.size - 1)

@@ -36,7 +36,7 @@ class Layout:
 
 @cache
 def layout(text: str) -> Layout:
-    """Reads a layout's name; ValueError if it is no layout."""
+    """Reads a layout's name; ValueError if it is not a layout."""
     order: list[str] = []
     tiles: dict[str, tuple[int, ...]] = {}
     parts = re.findall(r"([A-Z])|([0-9]+)([a-z])", text)

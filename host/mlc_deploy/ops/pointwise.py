@@ -90,7 +90,7 @@ def _followed(steps: Any, inputs: Sequence[V], visit: Callable[[Step, list[V]], 
 
 
 def _words(step: Any) -> int:
-    """How many entries of a step stand before its operands; ValueError if it is no step."""
+    """How many entries of a step stand before its operands; ValueError if it is not a step."""
     match step:
         case ("const", str(), str()):
             return 3

@@ -44,7 +44,7 @@ def written_box(
 ) -> tuple[list[Interval], list[Expr]] | None:
     """The box of elements that the block writes while the `inner` loops run, and the conditions on
     the outside loops under which it does. Elements beyond the buffer do not count. None where the
-    written elements are no whole box.
+    written elements are not a whole box.
     """
     known = loop_ranges(inner, ranges)
     bindings = {i.var: i.binding for i in block.iters}

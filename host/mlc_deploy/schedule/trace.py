@@ -198,7 +198,7 @@ class Trace:
 
     @staticmethod
     def from_json(data: Any) -> Trace:
-        """Raises ValueError for what is no trace of this version."""
+        """Raises ValueError for what is not a trace of this version."""
         match data:
             case [int(version), list(body)] if version == VERSION:
                 if len(body) > MOST_INSTRUCTIONS:
@@ -217,7 +217,7 @@ class Trace:
 
     @staticmethod
     def loads(text: str) -> Trace:
-        """Raises ValueError for what is no trace of this version."""
+        """Raises ValueError for what is not a trace of this version."""
         try:
             data = parsed(text).value
         except NoJson as error:

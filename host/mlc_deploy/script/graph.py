@@ -72,7 +72,7 @@ def tuple(*values: Any) -> Any:
 
 
 def _kind(name: builtins.str) -> Callable[..., Any]:
-    """TVM's type of values that are no tensors. The parser refuses parameters of it."""
+    """TVM's type of values that are not tensors. The parser refuses parameters of it."""
 
     def kind(*args: Any, **named: Any) -> Any:
         return None

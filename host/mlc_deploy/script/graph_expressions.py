@@ -59,8 +59,8 @@ OTHERS = "+ - * / // ** @ and comparisons work on tensors"
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A function whose calls become one kernel, or the body of a loop or branch. It is no function
-    of the module."""
+    """A function whose calls become one kernel, or the body of a loop or branch. It is not a
+    function of the module."""
 
     function: Function
     body: bool = False

@@ -162,5 +162,5 @@ def _all_of(b: Buffer) -> Region:
 
 
 def _unit_iter(names: Names) -> IterVar:
-    """A block of a scalar result still has one iteration, so that it is no root."""
+    """A block of a scalar result still has one iteration, so that it is not a root."""
     return IterVar(Var(names.fresh("vu")), expr(1), "spatial", const(0))

@@ -323,7 +323,7 @@ class Stage:
         )
 
     def axis_state(self, axis: IterVar) -> str:
-        """Why an axis is no loop of this stage, as the end of a sentence; "" where it is one."""
+        """Why an axis is not a loop of this stage, as the end of a sentence; "" where it is one."""
         if axis in self.leaf_iter_vars:
             return ""
         for step in self.relations:

@@ -198,7 +198,7 @@ def compile_tir(
     target: Target | str | None = None,
 ) -> Schedule | None:
     """The best schedule that a database, or its file, has for a function and a target, for `build`;
-    None where it has none that applies. Raises TuneError for a function that is no task."""
+    None where it has none that applies. Raises TuneError for a function that is not a task."""
     func = _function(mod)
     found = best_schedule(existing(database), task_of(func, _target(target)))
     if found is None:

@@ -139,7 +139,7 @@ class PlanRecord:
 class Database:
     """The results of a file; only in memory if `path` is None. Usable from one thread.
 
-    Raises TuneError for a file that is no database, or of another version; OSError.
+    Raises TuneError for a file that is not a database, or of another version; OSError.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
