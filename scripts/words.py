@@ -54,8 +54,6 @@ WORDS = {
     r"^doubt\s\s|^well\s\s": "warning, ok",
     r"\bsays? nothing of (a|the) board": "not a board's time",
     r"\bmade anew\b|\bwrites it anew\b": "again",
-}
-MESSAGES = {  # of what a program prints
     r"(?<!there\s)\b(is|are) no (?!such |longer |more )[a-z]": "is not a",
     r"\bstands? (twice|once|in a|outside|inside)\b": "occurs, is in",
     r"\bis none of\b": "is not one of",
@@ -73,8 +71,8 @@ def compiled(words: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
-PATTERNS, STRICT = compiled(WORDS), compiled(WORDS | MESSAGES)
-Texts = Iterator[tuple[int, str, bool]]  # line, text, whether a program prints it
+PATTERNS = compiled(WORDS)
+Texts = Iterator[tuple[int, str]]  # line, text
 
 
 def pages() -> list[Path]:
@@ -106,12 +104,11 @@ def texts(file: Path) -> Texts:
         case ".c" | ".h":
             for match in C_TEXT.finditer(content):
                 text = match[0]
-                printed = not text.startswith("/*")
                 if " " in text:
-                    joined = re.sub(r'"\s*"', "", text) if printed else re.sub(r"\n \*", "\n", text)
-                    yield content.count("\n", 0, match.start()) + 1, joined, printed
+                    line = content.count("\n", 0, match.start()) + 1
+                    yield line, re.sub(r'"\s*"', "", re.sub(r"\n \*", "\n", text))
         case _:
-            yield 1, BLOCK.sub(lambda block: "\n" * block[0].count("\n"), content), False
+            yield 1, BLOCK.sub(lambda block: "\n" * block[0].count("\n"), content)
 
 
 def of_python(content: str) -> Texts:
@@ -124,25 +121,25 @@ def of_python(content: str) -> Texts:
                 comments[-1] = comments[-1][0], f"{comments[-1][1]}\n{text}"
             else:
                 comments.append((line, text))
-    yield from ((line, text, False) for line, text in comments)
+    yield from comments
     tree = ast.parse(content)
     inner = set[int]()  # the parts of f-strings, and docstrings
     for node in ast.walk(tree):
         match node:
             case ast.Expr(ast.Constant(str(text)) as constant):
                 inner.add(id(constant))
-                yield node.lineno, text, False
+                yield node.lineno, text
             case ast.JoinedStr(values):
                 inner |= {id(part) for part in values}
                 parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in values)
-                yield node.lineno, "".join(map(str, parts)), True
+                yield node.lineno, "".join(map(str, parts))
             case ast.Constant(str(text)) if id(node) not in inner and " " in text:
-                yield node.lineno, text, True
+                yield node.lineno, text
 
 
-def found(text: str, printed: bool = False) -> Iterator[tuple[int, str, str]]:
+def found(text: str) -> Iterator[tuple[int, str, str]]:
     """The line, the words and the remedy of each place in a text."""
-    for pattern, instead in STRICT if printed else PATTERNS:
+    for pattern, instead in PATTERNS:
         for match in pattern.finditer(text):
             yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split()), instead
 
@@ -150,8 +147,8 @@ def found(text: str, printed: bool = False) -> Iterator[tuple[int, str, str]]:
 def main(files: Sequence[str]) -> int:
     places = 0
     for file in map(Path, files) if files else (*pages(), *sources()):
-        for line, text, printed in texts(file):
-            for number, words, instead in found(text, printed):
+        for line, text in texts(file):
+            for number, words, instead in found(text):
                 places += 1
                 print(f"{file}:{line + number - 1}: '{words}': write {instead}")
     return int(places > 0)

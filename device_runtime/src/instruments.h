@@ -50,7 +50,7 @@ typedef struct {
 /* Before each run. */
 void instruments_begin(Instruments *instruments);
 
-/* The mlc_invoke whose context is an Instruments. Its status is no MLC_OK once a stop is reached. */
+/* The mlc_invoke whose context is an Instruments. Its status is not MLC_OK once a stop is reached. */
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index);
 

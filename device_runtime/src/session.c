@@ -34,7 +34,7 @@ void response_failure(Session *s, uint32_t id, const Failure *failure) {
     response_end(s, &w);
 }
 
-/* What came is no message: say so to whom it may concern, and end. */
+/* What came is not a message: say so to whom it may concern, and end. */
 static void end_session(Session *s, const char *why) {
     Failure failure = {0};
     fail(&failure, PROTOCOL, "what arrived on the stream %s; the session ends", why);

@@ -274,7 +274,7 @@ METHODS: tuple[Method, ...] = (
         "supervisor",
     ),
     Method("blob.get", "hash:bin32, offset, size", lambda hash, at, size: Data(size), "supervisor"),
-    # Refused while a module needs the blob. Freeing an absent blob is no error.
+    # Refused while a module needs the blob. Freeing an absent blob is not an error.
     Method("blob.free", "hash:bin32", _nil, "supervisor"),
     # `weights` is the blob that the module's model names, or nil where there is none.
     Method("module.load", "object:bin32, weights:bin32|nil", lambda *_: LOADED, "worker"),

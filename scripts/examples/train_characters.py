@@ -59,7 +59,7 @@ class Layer(nn.Module):  # type: ignore[misc]
             self.register_buffer(name, torch.zeros(1, HEADS, LENGTH, WIDTH // HEADS))
 
     def forward(self, x: Any, places: Any = None) -> Any:
-        """places: where the rows of x stand in a text whose others are in the buffers; None for
+        """places: where the rows of x are in a text whose others are in the buffers; None for
         whole texts, as they are learned from."""
         parts = self.three(self.before(x)).chunk(3, -1)
         q, k, v = (p.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2) for p in parts)

@@ -51,7 +51,7 @@ class Judge:
         self._pool = self._pool or builder(1)
         try:
             return self._pool.submit(function, *args).result()
-        except Exception:  # whatever the compiler makes of it is no evidence
+        except Exception:  # whatever the compiler makes of it proves nothing
             return None
 
     def close(self) -> None:

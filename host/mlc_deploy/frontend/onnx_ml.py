@@ -249,7 +249,7 @@ def _scaler(n: OnnxNode) -> Any:
 
 def _columns_of(n: OnnxNode, x: Value, grams: Any, columns: Any, step: int, none: int) -> Value:
     """The columns of the sequences [G, size] found in rows [N, C], at each place where they may
-    begin, with `step` between their members; `none` where there is none of them.
+    begin, with `step` between their members; `none` where there are none.
 
     Members are numbered, then pairs of the number of a sequence's beginning and its next member.
     """

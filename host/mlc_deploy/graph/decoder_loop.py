@@ -134,7 +134,7 @@ def _step_of_one(function: Function) -> Function:
 
 
 def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
-    """bool[]: the token is none of the ends."""
+    """bool[]: the token is not among the ends."""
     same = e.emit("equal", ends, token, name="same", source=OWN)
     same = e.emit("cast", same, name="same", source=OWN, dtype="int32")
     found = e.emit("max", same, name="found", source=OWN, axes=(0,), keepdims=False)

@@ -90,8 +90,8 @@ def _operator(stage: ReadStage, values: dict[Buffer, Value], name: str) -> Call 
 
 
 def _steps(value: Expr, inputs: dict[Buffer, int]) -> list[Step]:
-    """The expression as steps; none if it is a single load, too long, or has a part that is no
-    step."""
+    """The expression as steps; none if it is a single load, too long, or has a part that is not
+    a step."""
     steps: list[Step] = []
     numbers: dict[Expr, int] = {}
     for part in bottom_up(value, numbers, _operands):

@@ -22,7 +22,7 @@ WORDS = (
     "func_attr", "function", "loop", "match_cast", "output", "prim_value", "shape", "shape_of",
     "str", "tuple",
 )  # fmt: skip
-# Types of values that are no tensors: why no parameter has them, and what to write.
+# Types of values that are not tensors: why no parameter has them, and what to write.
 NO_TENSORS = {
     "Callable": ("functions are called by their names", "cls.f(x)"),
     "Shape": ("dimensions come from the shapes of tensors", 'R.Tensor(("n", "m"), "float32")'),
@@ -80,7 +80,7 @@ class Words:
         return self.word(at.func if isinstance(at, ast.Call) else at)
 
     def refuse_kind(self, at: ast.expr, name: str) -> None:
-        """Refuses a parameter whose type is no tensor's."""
+        """Refuses a parameter whose type is not a tensor's."""
         word = self.kind(at)
         if word in NO_TENSORS:
             why, mend = NO_TENSORS[word]
@@ -113,7 +113,7 @@ class Words:
         return made
 
     def form(self, at: ast.expr) -> Form | None:
-        """The arguments of an R.Tensor; None if the expression is no R.Tensor."""
+        """The arguments of an R.Tensor; None if the expression is not an R.Tensor."""
         match at:
             case ast.Call(func, given, keywords) if self.word(func) == "Tensor":
                 pass

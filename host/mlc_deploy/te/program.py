@@ -34,7 +34,7 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     """Loops and blocks for the tensors in args, which become the parameters in this order.
 
     Computed tensors in args are outputs; others become inner buffers. Raises ValueError when a
-    placeholder that is needed is missing, or an argument stands twice.
+    placeholder that is needed is missing, or an argument occurs twice.
     """
     tensors = [a for a in args if isinstance(a, Tensor)]
     if len(set(tensors)) != len(tensors):
