@@ -241,7 +241,7 @@ class Link:
         except BrokenPipeError:
             self._end(self._lost("the board's program ended"))
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return pending
 
     def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
@@ -342,7 +342,7 @@ class Link:
             self._begun.put(error)
             return
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
             return
         source = self._source = Source(self._fetch, first, into)
         self._begun.put(None)
@@ -360,9 +360,9 @@ class Link:
         except ProtocolError as error:
             self._end_talk(error.what, error.method)
         except Wrong as error:  # in a message that answers no request
-            self._end_talk(f"the board sent what is no message: {error}")
+            self._end_talk(f"the board sent what is not a message: {error}")
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return None
 
     def _fetch(self) -> bytes:
@@ -436,7 +436,7 @@ class Link:
             f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s{rate}",
             board=self.board,
             method=method,
-            attempt="look after its power and network, then connect again; what was on the board "
+            attempt="check its power and network, then connect again; what was on the board "
             "must be sent again",
         )
 

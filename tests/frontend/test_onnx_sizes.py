@@ -168,7 +168,9 @@ def test_a_state_that_grows_by_extents_is_refused() -> None:
     text = COUNTER.replace("o = Add (a, xi)", "s = Add (a, xi)  o = Concat <axis = 0> (a, s)")
     text = text.replace("float[3] a", "float[z] a").replace("float[3] o", "float[w] o")
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
-    with pytest.raises(ImporterError, match="the loop's state changes its shape from turn to turn"):
+    with pytest.raises(
+        ImporterError, match="the loop's state changes its shape from iteration to iteration"
+    ):
         from_onnx(proto, dims={"n": f"<={MOST}"})
 
 

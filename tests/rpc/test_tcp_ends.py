@@ -56,7 +56,7 @@ def test_a_link_cut_in_a_call_is_noticed_at_both_ends(
         assert 3 + 1.5 < time.monotonic() - begin < PATIENCE
         assert re.sub("; before, [0-9]+ kB/s came through", "", str(caught.value)) == (
             f"no sign of life from the board for 2 s\n  on:  {session.board}, method run\n"
-            "  try: look after its power and network, then connect again; what was on the board "
+            "  try: check its power and network, then connect again; what was on the board "
             "must be sent again"
         )
         listener.wait_until_idle()

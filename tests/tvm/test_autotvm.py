@@ -31,7 +31,7 @@ def test_logs_of_others_are_refused(line: str, why: str, tmp_path: Path) -> None
     log.write_text(json.dumps(GOOD) + "\n" + line + "\n")
     with pytest.raises(InputError, match=why) as caught, autotvm.apply_history_best(log):
         pass
-    assert str(caught.value).startswith("line 2 of tune.log is no record of a tuner here: ")
+    assert str(caught.value).startswith("line 2 of tune.log is not a record of a tuner here: ")
 
 
 def test_a_log_is_read(tmp_path: Path) -> None:

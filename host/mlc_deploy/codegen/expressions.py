@@ -135,7 +135,7 @@ class Expressions(Addresses):
             case Load(buffer, (index,)) if dtype_of(index.dtype).lanes == 1:
                 there, memory = [self.integer(index)], memory_type(buffer.dtype)
                 return self.b.gep(self.pointers[buffer], there, False, "", memory)
-        raise CodegenError("the address of a vector's elements is given away", where=self.name,
+        raise CodegenError("the address of a vector's elements is passed on", where=self.name,
                            mend="a serial loop around the call")  # fmt: skip
 
     def narrowed(self, value: Value, dtype: str) -> Value:

@@ -76,7 +76,7 @@ class _Emitter(Expressions):
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # functions besides the body, so far
-        self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first turn
+        self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first iteration
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
         self.zeros = whole_parameters(kernel.body)
@@ -243,7 +243,7 @@ class _Emitter(Expressions):
         self.b.position_at_end(self.b.append_basic_block("never"))
 
     def loop(self, s: For, begin: Value, end: Value) -> None:
-        """A loop tested before its first turn, unless its extent is known to be positive."""
+        """A loop tested before its first iteration, unless its extent is known to be positive."""
         before = self.b.block
         body = self.b.append_basic_block(f"{s.var.name}.body")
         after = self.b.append_basic_block(f"{s.var.name}.end")
@@ -281,7 +281,7 @@ class _Emitter(Expressions):
         self.b.position_at_end(after)
 
     def runs(self, s: For) -> bool:
-        """Whether the loop is known to have a turn."""
+        """Whether the loop is known to have an iteration."""
         if isinstance(s.extent, Const):
             return bool(s.extent.value > 0)
         least = expr_bounds(s.extent, self.ranges)[0] if self.sharers else None

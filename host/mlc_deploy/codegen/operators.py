@@ -205,7 +205,7 @@ def call(
 
 
 def _bounded(b: ll.IRBuilder, name: str, x: Value, lanes: int) -> Value:
-    """Vector code where all lanes are within its bound; the C library where one is not, or is no
+    """Vector code where all lanes are within its bound; the C library where one is not, or is not a
     number."""
     size = intrinsic(b, UNARY["abs"], [x])
     bound = math.BOUNDS[name]

@@ -1,9 +1,9 @@
-"""Extents that a model computes: the shapes of tensors as data, and tensors whose shapes are data.
+"""Extents that a model computes: the shapes of tensors as values, and tensors whose shapes are
+known at run time.
 
-A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a tensor
-of integers. This module follows such tensors as they are added, cut and joined, so that a Reshape
-by one of them gets the expression back.
-"""
+A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a
+tensor of integers. This module follows such tensors as they are added, cut and joined, so that a
+Reshape by one of them gets the expression back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "divide", "max"
 
 
 class Claim(NamedTuple):
-    """A comparison of two extents that each run decides."""
+    """A comparison of two dynamic extents."""
 
     comparison: str
     a: Dim
@@ -214,6 +214,11 @@ class Extents:
         apart = self.bounded(dim(binary("-", first, second)))
         return isinstance(apart, int) and apart == 0
 
+    def are_known(self, extent: Dim) -> bool:
+        """Whether all that an extent is computed from has a value here."""
+        names = {v.name for v in free_vars(extent)} if isinstance(extent, Expr) else set()
+        return names <= self.values.keys()
+
     def is_first_of(self, a: Dim, b: Dim) -> bool:
         """Whether an extent is min(b, 1): 1 wherever b has an element."""
         match self.bounded(self._spelled(a)):
@@ -295,7 +300,7 @@ class Extents:
             self.claims[result] = tuple(claim for a in known for claim in self.claims[a])
 
     def counting(self, number: Value) -> Var:
-        """The extent of a turn's number, in what is tried (`forgotten`)."""
+        """The extent of an iteration's number, in what is tried (`forgotten`)."""
         found = symbol(self.fresh("turn"))
         self.most[found.name] = LARGEST
         self._say(found.name, number)
@@ -362,7 +367,7 @@ def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
 
 
 def _factors(extents: Sequence[Dim]) -> tuple[int, list[Expr]]:
-    """The product of some extents as a number times expressions that are no products."""
+    """The product of some extents as a number times expressions that are not products."""
     number, factors, left = 1, list[Expr](), list(reversed(extents))
     while left:
         match left.pop():

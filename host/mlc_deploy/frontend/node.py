@@ -24,8 +24,9 @@ from .extents import Extents, product
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
 
-# Step: a turn of a loop, from its number, the states and the elements of sequences to the next
-# states and the elements of results. Branch: emits one of two branches and returns its results.
+# Step: an iteration of a loop, from its number, the states and the elements of sequences to the
+# next states and the elements of results. Branch: emits one of two branches and returns its
+# results.
 Step = Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]]
 Branch = Callable[[], Sequence[Value]]
 
@@ -79,8 +80,8 @@ class Node(ABC):
         conditional: bool = False,
     ) -> tuple[list[Value], list[Value]]:
         """The last states and the results of a loop, as BlockBuilder.emit_loop gives them. step may
-        convert nodes. If a run decides the elements' shape, each gets the space of the largest, so
-        that every turn finds its own at a known place."""
+        convert nodes. If the elements' shape is known only at run time, each gets the space of the
+        largest, so that every iteration finds its own at a known place."""
         given: list[list[Sequence[Dim]]] = []  # the shapes of the elements of results
 
         def turn(
@@ -111,12 +112,14 @@ class Node(ABC):
         return list(ends), [of_extent(self, x, turns) for x in dense]
 
     def _outside(self, shape: Sequence[Dim]) -> list[Dim]:
-        """The shape of a turn's result, by the extents known outside the loop."""
+        """The shape of an iteration's result, by the extents known outside the loop."""
         found: list[Dim] = []
         for extent in shape:
             known = self.extents.outside(extent)
             if known is None:
-                raise self.refuse(f"each turn gives as many elements as its own '{extent}' says")
+                raise self.refuse(
+                    f"each iteration gives as many elements as its own '{extent}' says"
+                )
             found.append(self.extents.own(self, known))
         return found
 
@@ -178,7 +181,7 @@ class NumberedNode(Node):
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The extents. Those that a run decides are expressions, despite the type: a converter that
+    """The extents. Those known only at run time are expressions, despite the type: a converter that
     compares one or counts to it raises an error, which refuses the node."""
     return value.type.shape  # type: ignore[return-value]
 

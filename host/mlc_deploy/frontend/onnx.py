@@ -58,7 +58,7 @@ def from_onnx(
     """The graph of an ONNX model, not optimized.
 
     A sequence `x` becomes inputs, or outputs, x.0, x.1, … shapes gives whole shapes of inputs. dims
-    gives values of named dimensions, or "<=512" for one that each run decides, at most 512; or an
+    gives values of named dimensions, or "<=512" for a dynamic one, at most 512; or an
     expression of others' names (graph.dims.symbol). values makes inputs constants, of arrays or of
     one number; None says that an optional has no value. converters adds to the table or overrides
     it: the key is the operator's name, or "domain::name", the value a function of an OnnxNode.
@@ -75,7 +75,7 @@ def from_onnx(
             proto, path, where, shapes or {}, dims or {}, values or {}, converters or {}
         )
     except UnicodeDecodeError as error:
-        what = "the ONNX model is damaged: a name in it is no text"
+        what = "the ONNX model is damaged: a name in it is not text"
         raise ImporterError(what, where=where, mend=AGAIN) from error
 
 

@@ -1,4 +1,4 @@
-"""How often a loop turns whose body computes its condition from the number of the turn.
+"""The iterations of a loop whose body computes its condition from the iteration's number.
 
 Exporters of Keras write `while i < length` as a loop without a trip count: the body counts i, an
 own state or the loop's number, and gives Less(i + 1, length) as its condition.
@@ -19,14 +19,16 @@ from .extents import Claim, larger, simplified, smaller
 from .onnx_node import Given, OnnxNode, TensorList, tensors
 
 CONDITIONS = frozenset({"And", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-Tried = tuple[Var, Sequence[Claim], dict[int, Dim]]  # the turn's number, its condition, counters
+Tried = tuple[
+    Var, Sequence[Claim], dict[int, Dim]
+]  # the iteration's number, its condition, counters
 
 
-def counted_turns(
+def counted_iterations(
     n: OnnxNode, most: Value | None, going: Value | None, given: Sequence[Given]
 ) -> Dim | None:
-    """How often a Loop turns, by its trip count `most`, its first condition `going` and the
-    condition that its body computes; None where no extent says so."""
+    """The number of iterations of a Loop, by its trip count `most`, its first condition `going` and
+    the condition that its body computes; None where no extent says so."""
     if any(v is None or isinstance(v, TensorList) for v in given) or not _computes_condition(n):
         return None
     states = tensors(given)
@@ -37,22 +39,22 @@ def counted_turns(
     counters = {k: begin for k, begin in begins if begin is not None}
     try:
         while True:  # what is assumed of a counter must hold if it is not of the others
-            turn, claims, kept = _tried(n, states, counters)
+            number, claims, kept = _tried(n, states, counters)
             if len(kept) == len(counters):
                 break
             counters = kept
     except (ImporterError, ValueError):
         return None
-    ends = [_end(turn, claim) for claim in claims]
+    ends = [_end(number, claim) for claim in claims]
     last: Dim | None = None
     for end in ends:
-        if end is None:
+        if end is None or not n.extents.are_known(end):
             return None
         last = end if last is None else smaller(last, end)
-    turns = None if last is None else _begun(n, going, larger(simplified(expr(last) + 1), 1))
-    if turns is None or limit is None or (isinstance(limit, int) and limit >= LARGEST):
-        return turns
-    return smaller(turns, larger(limit, 0))
+    count = None if last is None else _begun(n, going, larger(simplified(expr(last) + 1), 1))
+    if count is None or limit is None or (isinstance(limit, int) and limit >= LARGEST):
+        return count
+    return smaller(count, larger(limit, 0))
 
 
 def _computes_condition(n: OnnxNode) -> bool:
@@ -72,24 +74,24 @@ def _single(n: OnnxNode, value: Value) -> Dim | None:
 
 
 def _tried(n: OnnxNode, states: Sequence[Value], counters: Mapping[int, Dim]) -> Tried:
-    """A turn in which some states, by number, are so much and the turn's number. Gives those of
-    them that the turn makes one more."""
+    """An iteration in which some states, by number, are these extents plus its number. Gives those
+    of them that it makes one more."""
     found: list[Tried] = []
 
-    def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-        turn = n.extents.counting(number)
+    def step(value: Value, own: list[Value], _: list[Value]) -> Any:
+        number = n.extents.counting(value)
         for k, begin in counters.items():
-            n.extents.assume(own[k], simplified(begin + turn))
-        condition, *after = n.body("body", number, n.constant(np.True_, "bool"), *own)
+            n.extents.assume(own[k], simplified(begin + number))
+        condition, *after = n.body("body", value, n.constant(np.True_, "bool"), *own)
         kept = {
             k: begin
             for k, begin in counters.items()
-            if isinstance(value := after[k], Value)
-            and (follows := _single(n, value)) is not None
-            and n.extents.are_equal(follows, begin + turn + 1)
+            if isinstance(next_one := after[k], Value)
+            and (follows := _single(n, next_one)) is not None
+            and n.extents.are_equal(follows, begin + number + 1)
         }
         known = n.extents.claims.get(condition, ()) if isinstance(condition, Value) else ()
-        found.append((turn, known, kept))
+        found.append((number, known, kept))
         return own, []
 
     def once() -> list[Value]:
@@ -100,13 +102,13 @@ def _tried(n: OnnxNode, states: Sequence[Value], counters: Mapping[int, Dim]) ->
     return found[0]
 
 
-def _end(turn: Var, claim: Claim) -> Dim | None:
-    """The number of the turn in which a claim becomes false; None where it does not say so."""
+def _end(number: Var, claim: Claim) -> Dim | None:
+    """The number of the iteration in which a claim becomes false; None where it does not say so."""
     apart = _below(claim)
-    rest = None if apart is None else simplified(binary("-", expr(apart), turn))
-    if rest is None or (isinstance(rest, Expr) and turn in free_vars(rest)):
+    rest = None if apart is None else simplified(binary("-", expr(apart), number))
+    if rest is None or (isinstance(rest, Expr) and number in free_vars(rest)):
         return None
-    return simplified(binary("-", 0, expr(rest)))  # turn + rest < 0
+    return simplified(binary("-", 0, expr(rest)))  # number + rest < 0
 
 
 def _below(claim: Claim) -> Dim | None:
@@ -124,12 +126,12 @@ def _below(claim: Claim) -> Dim | None:
     return None
 
 
-def _begun(n: OnnxNode, going: Value | None, turns: Dim) -> Dim | None:
-    """The turns of a loop that has some if it has begun; None if that is not known."""
+def _begun(n: OnnxNode, going: Value | None, some: Dim) -> Dim | None:
+    """The iterations of a loop that has some if it has begun; None if that is not known."""
     if going is None or (isinstance(going, Constant) and bool(going.value.all())):
-        return turns
+        return some
     claims = n.extents.claims.get(going, ())
     if len(claims) != 1 or (apart := _below(claims[0])) is None:
         return None
     count = larger(simplified(binary("-", 0, expr(apart))), 0)
-    return count if n.extents.are_equal(larger(count, 1), turns) else None
+    return count if n.extents.are_equal(larger(count, 1), some) else None

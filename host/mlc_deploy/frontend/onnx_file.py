@@ -141,7 +141,7 @@ def check_names(model: ModelProto, where: str) -> None:
         names.extend(a.name for a in node.attribute)
     if not all(isinstance(name, str) for name in names):
         raise ImporterError(
-            "the ONNX model is damaged: a name in it is no text",
+            "the ONNX model is damaged: a name in it is not text",
             where=where,
             mend=AGAIN,
         )

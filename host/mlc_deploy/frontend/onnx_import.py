@@ -37,7 +37,7 @@ from .refusals import missing_operators, mistakes_at
 REASONS = {
     operator: reason
     for operators, reason in {
-        "Multinomial": "random numbers are not drawn on boards; pass them as an input",
+        "Multinomial": "boards generate no random numbers; pass them as an input",
         "Gradient": "gradients are not computed",
         "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",
@@ -76,8 +76,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters behind each value, `narrow` the types
-    of values in a carrier."""
+    """The state of one import. `origins` holds the parameters that each value comes from, `narrow`
+    the types of values in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -169,7 +169,7 @@ class Importer:
                 raise ImporterError(
                     f"functions and loops make more than {MOST_EXPANDED} nodes of this model",
                     where=f"{self.where}, node '{source}'",
-                    mend="fewer turns of loops, or functions that call others less often",
+                    mend="fewer iterations of loops, or functions that call others less often",
                 )
 
     def _node(self, proto: NodeProto, scope: Scope, source: str) -> None:

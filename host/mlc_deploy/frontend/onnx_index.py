@@ -212,7 +212,7 @@ def _einsum(n: OnnxNode) -> Any:
 def _meetings(
     n: OnnxNode, values: Sequence[Value], terms: Sequence[str], result: str
 ) -> list[tuple[int, ...]]:
-    """Which factors meet, step by step; what they make stands behind the others from then on."""
+    """Which factors meet, step by step; what they make stands after the others from then on."""
     if len(values) < 3:
         return [tuple(range(len(values)))]
     shapes = [[n.extents.largest(extent) for extent in shape_of(v)] for v in values]

@@ -193,7 +193,7 @@ def _instance_norm(n: OnnxNode) -> Any:
 def _layer_norm(n: OnnxNode) -> Any:
     x, epsilon, axis = n.input(0), n.attr("epsilon", 1e-5), n.axis(-1)
     shape = shape_of(x)
-    # As a dense layer behind it takes rows: fold_scale sees both.
+    # As a dense layer after it takes rows: fold_scale sees both.
     flat = reshape(n, x, (product(shape[:axis]), product(shape[axis:])))
     own = (v and reshape(n, v, (1, product(shape_of(v)))) for v in (n.input(1), n.optional(2)))
     y = affine(n, n.emit("layer_norm", flat, axes=[1], epsilon=epsilon), *own)

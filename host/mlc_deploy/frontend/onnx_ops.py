@@ -76,7 +76,9 @@ def _squeeze(n: OnnxNode) -> Any:
     gone, x = {normal_axis(n.op, axis, len(old)) for axis in axes}, n.input(0)
     for axis in gone:
         if isinstance(old[axis], Expr) and n.extents.largest(old[axis]) == 1:
-            x = n.emit("grow", x, axis=axis, extent=1)  # the last of a tensor's rows, if it has some
+            x = n.emit(
+                "grow", x, axis=axis, extent=1
+            )  # the last of a tensor's rows, if it has some
         elif old[axis] != 1:
             raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
     return without(n, x, sorted(gone))

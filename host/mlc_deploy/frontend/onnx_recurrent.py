@@ -23,7 +23,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}  # as layers/recurrent.py names them
-DYNAMIC = "DynamicQuantize"  # before the name of a layer whose weights and data are small integers
+DYNAMIC = "DynamicQuantize"  # before the name of a layer whose weights and data are quantized
 
 
 def _kind(n: OnnxNode) -> str:

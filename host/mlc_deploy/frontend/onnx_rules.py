@@ -1,7 +1,7 @@
 """What a node must be by its operator's definition (onnx.defs), and a graph by ONNX's format.
 
 onnx.checker is stricter: it refuses files that every engine runs, as outputs without a type,
-operators that a later opset withdrew, and weights that are no inputs in files of IR 3.
+operators that a later opset withdrew, and weights beside the inputs in files of IR 3.
 """
 
 from __future__ import annotations

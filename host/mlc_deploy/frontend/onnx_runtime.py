@@ -263,7 +263,7 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         packed = n.fixed(3, "zero_points").reshape(count, -1)
         zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
-        raise n.refuse("zero points that are no whole numbers are not supported")
+        raise n.refuse("zero points that are not whole numbers are not supported")
     if bits in STORED and size in SIZES:
         plain = Constant(stored.value.reshape(count, blocks, -1))
         numbers = Deferred(TensorType(plain.type.shape, STORED[bits]), _signed, (plain, bits))

@@ -1,6 +1,6 @@
 """Converters of one step of training (ai.onnx.preview.training), and of random numbers.
 
-Random numbers need a seed. They are drawn at compile time by numpy's generator, like those of
+Random numbers need a seed. They are generated at compile time by numpy's generator, like those of
 onnx's reference, so all runs have the same.
 """
 

@@ -80,7 +80,7 @@ FLOAT_CALLS = dict.fromkeys(
     "abs ceil cos erf exp floor gelu log round sigmoid silu sin sqrt tan tanh trunc".split(), 1
 ) | {"fma": 3, "fmod": 2, "pow": 2}
 RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "T", "I", "R"})
-GLOBAL_SYMBOL = "global_symbol"  # the attribute for a function's name that is no identifier
+GLOBAL_SYMBOL = "global_symbol"  # the attribute for a function's name that is not an identifier
 
 
 def script(n: Node) -> str:

@@ -1,5 +1,5 @@
-"""Operators whose indices are data: gather and scatter by element and by tuple, the places of
-numbers in a sorted list, the largest elements' places, running sums.
+"""Operators whose indices are known at run time: gather and scatter by element and by tuple, the
+places of numbers in a sorted list, the largest elements' places, running sums.
 
 Negative indices count from the end. Where several updates meet one element, the last one stays; an
 update outside of the tensor is left out. Scatters, searches and running sums are serial loops. A

@@ -1,5 +1,5 @@
-"""Images read between their pixels: at places that are data (sample), or at fixed places along one
-axis (resample)."""
+"""Images read between their pixels: at places known at run time (sample), or at fixed places along
+one axis (resample)."""
 
 from __future__ import annotations
 

@@ -231,9 +231,9 @@ def _loop(word: str, doc: str) -> Callable[..., Iterator[Any]]:
 
 
 serial = _loop("serial", "A loop, as `range`.")
-parallel = _loop("parallel", "A loop whose turns may run at the same time.")
-vectorized = _loop("vectorized", "A loop whose turns are lanes of vectors.")
-unroll = _loop("unroll", "A loop that is written out, turn by turn.")
+parallel = _loop("parallel", "A loop whose iterations may run at the same time.")
+vectorized = _loop("vectorized", "A loop whose iterations are lanes of vectors.")
+unroll = _loop("unroll", "A loop that is written out, iteration by iteration.")
 unrolled = unroll
 
 # ----------------------------------------------------------------------------------------- blocks
@@ -380,7 +380,7 @@ def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
     given = tuple(expr(v) for v in vectors)
     total = sum(dtype_of(v.dtype).lanes for v in given)
     if not lanes or not all(isinstance(n, int) and 0 <= n < total for n in lanes):
-        raise TypeError(f"the lanes {list(lanes)} are no numbers below {total}")
+        raise TypeError(f"the lanes {list(lanes)} are not numbers below {total}")
     return ShuffleNode(given, tuple(lanes), with_lanes(given[0].dtype, len(lanes)))
 
 
@@ -390,4 +390,4 @@ def _scalar(dtype: object) -> str:
 
 def _count(lanes: object) -> None:
     if not isinstance(lanes, int) or lanes < 1:
-        raise TypeError(f"'{lanes}' is no constant number of lanes")
+        raise TypeError(f"'{lanes}' is not a constant number of lanes")

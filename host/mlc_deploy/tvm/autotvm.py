@@ -129,7 +129,7 @@ def _extent(axis: Any) -> int:
     extent = getattr(extent, "extent", extent)
     extent = getattr(extent, "value", extent)
     if not isinstance(extent, int):
-        raise InputError(f"define_split: the extent of {axis} is no number")
+        raise InputError(f"define_split: the extent of {axis} is not a number")
     return extent
 
 
@@ -361,7 +361,7 @@ def apply_history_best(records: str | Path) -> Iterator[None]:
             key, costs, config = _record(parsed(line))
         except Malformed as error:
             raise InputError(
-                f"line {number} of {path.name} is no record of a tuner here: {error}",
+                f"line {number} of {path.name} is not a record of a tuner here: {error}",
                 mend="write the log by autotvm.callback.log_to_file; logs of Apache TVM have "
                 "another form",
             ) from None

@@ -91,7 +91,7 @@ def taken(
         start, end = (_from_front(n, extent, index, step) for index in (start, end))
         begin = _place(extent, start, first, least, most)
         stop = _place(extent, end, last, least, most)
-        # What begins behind the end has no element, as what begins at the end has none.
+        # What begins after the end has no element, as what begins at the end has none.
         behind = _place(extent, start, first, least, LARGEST) if step > 0 else begin
         length = _apart(stop, behind) if step > 0 else begin - stop
         count = length if abs(step) == 1 else (length + abs(step) - 1) // abs(step)
@@ -142,12 +142,12 @@ def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
 
 
 def grown(n: Node, x: Value, most: int) -> Value:
-    """x with as many rows as these, those behind its own being zeros."""
+    """x with as many rows as these, those after its own being zeros."""
     return x if shape_of(x)[0] == most else n.emit("grow", x, axis=0, extent=most)
 
 
 def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
-    """The first rows of x, `count` of them, int64[]: an extent that each run decides."""
+    """The first rows of x, `count` of them, int64[]: an extent known at run time."""
     extent = n.extents.add(n, name, count, n.extents.largest(shape_of(x)[0]))
     return n.emit("first", x, count, extent=extent)
 
@@ -178,7 +178,7 @@ MOST_LENGTHS = 16  # of parts that one kernel joins
 
 
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
-    """Tensors one behind the other. Many of unknown lengths are joined by groups, as a kernel takes
+    """Tensors one after the other. Many of unknown lengths are joined by groups, as a kernel takes
     each length as an operand."""
     parts = [v for v in parts if shape_of(v)[axis] != 0] or parts[:1]
     lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}

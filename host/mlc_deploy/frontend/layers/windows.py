@@ -87,8 +87,8 @@ def conv(
     n: Node, x: Value, w: Value, window: Window, bias: Value | None = None, **attrs: Any
 ) -> Value:
     """A convolution; one dimension becomes two. The bias becomes an addition. attrs: groups, and
-    pad_value of integers. An open extent of a one-dimensional result is named, so that a reshape to
-    it and back gives the same extent."""
+    pad_value of integers. A dynamic extent of a one-dimensional result is named, so that a reshape
+    to it and back gives the same extent."""
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
         y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
@@ -135,7 +135,7 @@ def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: An
 def _bordered_pool(
     n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any
 ) -> Value:
-    """A pool whose border is computed from open sizes. Raises ValueError for max_pool_places."""
+    """A pool whose border is computed from dynamic sizes. Raises ValueError for max_pool_places."""
     if op == "max_pool_places":
         raise ValueError("places of maxima within a border whose size is not known")
     kind = np.dtype(x.type.dtype)
@@ -150,7 +150,7 @@ def _bordered_pool(
 
 
 def _within(window: Window, extents: Sequence[Any]) -> list[int]:
-    """The window's extents without what lies behind the data and its border, where ceil_mode makes
+    """The window's extents without what lies beyond the data and its border, where ceil_mode makes
     a single window of one that is larger."""
     kernel, half = list(window.kernel), len(window.kernel)
     for d, extent in enumerate(extents[:half]):
