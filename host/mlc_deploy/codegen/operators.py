@@ -51,13 +51,15 @@ LIBM = {
 class Machine:
     """arch: the target's. fused: multiply-add in one instruction, by lane too. halves: arithmetic
     on float16. rounds: instructions that round floats to integers. by_four: an instruction converts
-    four numbers between float16 and float32, and LLVM does not select it by itself."""
+    four numbers between float16 and float32, and LLVM does not select it by itself. flushes:
+    vectors take denormal numbers for 0."""
 
     arch: str
     fused: bool
     halves: bool
     rounds: bool
     by_four: bool
+    flushes: bool
 
 
 def machine_of(target: Target) -> Machine:
@@ -69,6 +71,7 @@ def machine_of(target: Target) -> Machine:
         halves=target.float16 == "arithmetic",
         rounds=not narrow or target.has("fp-armv8"),
         by_four=narrow and target.has("fp16") and target.has("neon"),
+        flushes=narrow and target.has("neon"),
     )
 
 
@@ -185,16 +188,25 @@ def call(
             if machine.fused:
                 return intrinsic(b, "llvm.fma", args)
             return b.fadd(b.fmul(args[0], args[1]), args[2])
+        case "expm1":  # 2 t / (1 - t), t = tanh(x / 2)
+            one, half = _same(args[0].type, 1.0), _same(args[0].type, 0.5)
+            t = call(b, machine, "tanh", [b.fmul(args[0], half)], dtype, where)
+            return b.fdiv(b.fadd(t, t), b.fsub(one, t))
+        case "log1p":  # Kahan: the rounding error of u = 1 + x is divided out
+            (x,) = args
+            one = _same(x.type, 1.0)
+            u = b.fadd(x, one)
+            log = call(b, machine, "log", [u], dtype, where)
+            part = b.fdiv(b.fmul(log, x), b.fsub(u, one))
+            plain = b.fcmp_ordered("==", u, _same(x.type, float("inf")))
+            return b.select(b.fcmp_ordered("==", u, one), x, b.select(plain, log, part))
         case "sigmoid" | "silu":
-            one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
+            one = _same(args[0].type, 1.0)
             power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
             return b.fdiv(args[0] if name == "silu" else one, b.fadd(one, power))
         case "gelu":
             (x,) = args
-            half, root, one = (
-                ll.Constant(x.type, [c] * kind.lanes if kind.lanes > 1 else c)
-                for c in (0.5, 0.5**0.5, 1.0)
-            )
+            half, root, one = (_same(x.type, c) for c in (0.5, 0.5**0.5, 1.0))
             rest = b.fadd(call(b, machine, "erf", [b.fmul(x, root)], dtype, where), one)
             return b.fmul(b.fmul(x, half), rest)
     if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
@@ -229,6 +241,10 @@ def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
     """An overloaded intrinsic of LLVM whose result and arguments have one type."""
     full = f"{name}.{type_suffix(args[0].type)}"
     return call_named(b, full, args[0].type, *args)
+
+
+def _same(kind: ll.Type, number: float) -> ll.Constant:
+    return ll.Constant(kind, [number] * kind.count if isinstance(kind, ll.VectorType) else number)
 
 
 def _single(kind: DType) -> str:
