@@ -217,23 +217,20 @@ def call(
 
 
 def _bounded(b: ll.IRBuilder, name: str, x: Value, lanes: int) -> Value:
-    """Vector code where all lanes are within its bound; the C library where one is not, or is no
-    number."""
+    """Vector code; lanes beyond its bound, or no numbers, are the C library's."""
     size = intrinsic(b, UNARY["abs"], [x])
     bound = math.BOUNDS[name]
     limit = ll.Constant(x.type, [bound] * lanes if lanes > 1 else bound)
-    beyond = b.fcmp_unordered(">", size, limit)
+    beyond = any_beyond = b.fcmp_unordered(">", size, limit)
     if lanes > 1:
         bits = f"llvm.vector.reduce.or.v{lanes}i1"
-        beyond = call_named(b, bits, ll.IntType(1), beyond)
-    with b.if_else(beyond, likely=False) as (far, near):
-        with far:
-            by_lane, called = _per_lane(b, name, [x], lanes), b.block
-        with near:
-            result, computed = math.FUNCTIONS[name](b, x), b.block
+        any_beyond = call_named(b, bits, ll.IntType(1), beyond)
+    near, computed = math.FUNCTIONS[name](b, x), b.block
+    with b.if_then(any_beyond, likely=False):
+        mixed, called = b.select(beyond, _per_lane(b, name, [x], lanes), near), b.block
     either = b.phi(x.type)
-    either.add_incoming(by_lane, called)
-    either.add_incoming(result, computed)
+    either.add_incoming(mixed, called)
+    either.add_incoming(near, computed)
     return either
 
 
