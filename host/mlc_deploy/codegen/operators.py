@@ -115,6 +115,13 @@ def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
     return b.select(b.or_(better, b.fcmp_unordered("uno", x, x)), x, y)
 
 
+def larger_number(b: ll.IRBuilder, machine: Machine, x: Value, y: Value) -> Value:
+    """The larger; y where x is NaN."""
+    if machine.arch == "aarch64":
+        return intrinsic(b, "llvm.maxnum", [x, y])
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
 def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtype: str) -> Value:
     """`x op y` as i1; with a NaN only `!=` holds."""
     kind = dtype_of(dtype)

@@ -111,13 +111,14 @@ HALF_MISH, MISH = 5, 20
 
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
-    low = x if min is None else te.maximum(x, min)
-    return low if max is None else te.minimum(low, max)
+    """A bound that is NaN is none, as in onnxruntime."""
+    low = x if min is None or math.isnan(min) else te.maximum(x, min)
+    return low if max is None or math.isnan(max) else te.minimum(low, max)
 
 
 def _clip_array(x: Array, min: float | None = None, max: float | None = None) -> Array:
-    low = x if min is None else np.maximum(x, x.dtype.type(min))
-    return low if max is None else np.minimum(low, x.dtype.type(max))
+    low = x if min is None or math.isnan(min) else np.maximum(x, x.dtype.type(min))
+    return low if max is None or math.isnan(max) else np.minimum(low, x.dtype.type(max))
 
 
 def _sign(x: Expr) -> Expr:

@@ -19,7 +19,7 @@ from .. import te
 from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, not_, seq
 from ..te import Tensor
 from .elementwise import same_extent
-from .heap import Heap, last_by
+from .heap import Heap, last_by, overtakes
 from .indices import (
     BAD_EXTENT,
     OutsideError,
@@ -257,7 +257,7 @@ def _evaluate_find(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64; of equal
-    ones, the first comes first. A heap holds the best so far, the last of them on top."""
+    ones, the first comes first; NaNs are equal, and larger than numbers. A heap holds the best so far, the last of them on top."""
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
     extent, k = x.shape[axis], attrs["k"]
@@ -269,7 +269,7 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         best, keys, places, state = outs
-        heap = Heap(keys, places, state, count, levels_of(k), last_by(attrs["largest"]))
+        heap = Heap(keys, places, state, count, levels_of(k), last_by(attrs["largest"], True))
 
         def row(index: Sequence[Var]) -> Stmt:
             before, behind = index[:axis], index[axis:]
@@ -279,7 +279,7 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
             def other(t: Var) -> Stmt:
                 i = count + t
-                better = heap.before((keys[0], places[0]), entry(i))
+                better = overtakes(entry(i)[0], keys[0], attrs["largest"])
                 return If(better, heap.sunk(const(0), count, entry(i), "more"))
 
             def last(t: Var) -> Stmt:
