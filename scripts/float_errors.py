@@ -4,10 +4,10 @@ docs/reference/numbers.md.
     python scripts/float_errors.py [--check] [--only NAME ...] [--patterns N] [--all]
 
 Each function runs as a compiled kernel on this machine (x86-64) and on emulated boards (AArch64,
-ARMv7), for N patterns of float32, evenly spread over all 2^32, and for the ends; --all takes every
-pattern on this machine. float16 and bfloat16 are taken whole. Errors are distances from float64
-results, in units in the last place (ulp) of the nearest number of the dtype. With --check nothing
-is written: the exit status is 1 where a figure is above the page's.
+ARMv7), for N patterns of float32 (default: 2^22), evenly spread over all 2^32, for all bfloat16
+numbers and for the ends; --all takes every pattern on this machine, which takes hours. float16 is
+taken whole. Errors are distances from results in float64, in units in the last place (ulp) of the
+dtype. With --check nothing is written: the exit status is 1 where a figure is above the page's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
-from mlc_deploy import te
 from mlc_deploy.driver.build import build
 from mlc_deploy.graph import BlockBuilder
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.graph.nodes import Call
+from mlc_deploy.ir import IRModule, PrimFunc
 from mlc_deploy.ops import frozen_attrs
 from mlc_targets import Target
 
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "numbers.md"
 BEGIN, END = "<!-- scripts/float_errors.py writes this table -->", "<!-- end of the table -->"
 SAMPLE = 1 << 22
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number
 
 
@@ -126,12 +126,8 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: np.clip(x * float(np.float32(0.2)) + 0.5, 0, 1),
         attrs={"alpha": float(np.float32(0.2)), "beta": 0.5},
     ),
-    "hard_swish": Function(
-        lambda x: x * np.clip(x / 6 + 0.5, 0, 1), of_argument=True
-    ),
-    "leaky_relu": Function(
-        lambda x: np.where(x < 0, x * 0.125, x), attrs={"alpha": 0.125}
-    ),
+    "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), of_argument=True),
+    "leaky_relu": Function(lambda x: np.where(x < 0, x * 0.125, x), attrs={"alpha": 0.125}),
     "log": Function(np.log),
     "mish": Function(lambda x: x * np.tanh(softplus(x)), of_argument=True),
     "negative": Function(np.negative, 0),
@@ -148,9 +144,7 @@ FUNCTIONS: dict[str, Function] = {
     "sin": Function(np.sin),
     "sinh": Function(np.sinh),
     "softplus": Function(softplus),
-    "softsign": Function(
-        lambda x: x / (1 + np.abs(x))
-    ),
+    "softsign": Function(lambda x: x / (1 + np.abs(x))),
     "sqrt": Function(np.sqrt, 0),
     "tan": Function(np.tan),
     "tanh": Function(np.tanh),
@@ -162,34 +156,40 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def ends() -> Array:
-    """Infinities, NaN, zeros, the ends of normal and denormal numbers, and where functions bend,
-    with their neighbours."""
+    """Infinities, NaN, zeros, the ends of normal and denormal numbers, where functions bend, with
+    the neighbours of each; multiples of pi / 2; all bfloat16 numbers."""
     bends = [0.0, 2.0**-149, TINY, 2.0**-24, 0.25, 0.41421356, 0.5, 0.625, 0.70710678, 1, 1.5, 2]
-    bends += [2.4142136, 4, 4.6, 5, 6, 9.1, 16.6, 17, 20, 80, 87, 87.33655, 87.68312, 88, 88.72284]
-    bends += [89, 89.415985, 89.5, 103.27893, 103.97208, 104, 104.2, 150, 12800, 2.0**23, 2.0**24]
-    bends += [2.0**31, 2.0**32, 2.0**63, 1.8446743e19, 2.0**64, 1e20, 3.4028235e38, np.inf, np.nan]
-    middle = np.array(bends, np.float32)
+    bends += [2.4142136, 4, 4.714182, 5, 6, 9.1, 16.6, 17, 20, 80, 87, 87.33655, 87.68312, 88]
+    bends += [88.72284, 89, 89.415985, 89.5, 103.27893, 103.97208, 104, 104.2, 150, 12800, 2.0**23]
+    bends += [2.0**24, 2.0**31, 2.0**32, 2.0**40, 2.0**63, 1.8446743e19, 1e20, 3.4028235e38, np.inf]
+    middle = np.array([*bends, np.nan], np.float32)
     with np.errstate(all="ignore"):
         around = [np.nextafter(middle, np.float32(t)) for t in (-np.inf, np.inf)]
     close = np.concatenate([middle, *around])
     quarters = (np.arange(-4096, 4096) * (np.pi / 2)).astype(np.float32)
-    return np.concatenate([close, -close, quarters])
+    short = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    return np.concatenate([close, -close, quarters, short])
 
 
 def patterns(count: int) -> Iterator[Array]:
-    """float32 numbers in pieces: `count` patterns, one of each stretch of all of them, then the
-    ends."""
+    """float32 numbers in pieces of one length: `count` patterns, one of each stretch of all of
+    them; then the ends."""
     rng = np.random.default_rng(7)
-    step = (1 << 32) // count
-    for first in range(0, count, CHUNK):
-        size = min(CHUNK, count - first)
-        bits = (np.arange(first, first + size, dtype=np.uint64) * step).astype(np.uint32)
+    step, length = (1 << 32) // count, min(count, CHUNK)
+    for first in range(0, count, length):
+        bits = (np.arange(first, first + length, dtype=np.uint64) * step).astype(np.uint32)
         if step > 1:
-            bits += rng.integers(0, step, size, np.uint32)
+            bits += rng.integers(0, step, length, np.uint32)
         yield bits.view(np.float32)
-    if count < 1 << 32:
+    if step > 1:
         last = ends()
-        yield np.concatenate([last, np.ones(-len(last) % 64 + 5, np.float32)])
+        for first in range(0, len(last), length):
+            yield np.resize(last[first : first + length], length)
+
+
+def halves() -> Iterator[Array]:
+    """All float16 numbers."""
+    yield np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 # -------------------------------------------------------------------------------------- measures
@@ -205,21 +205,22 @@ def distances(actual: Array, wanted: Array, unit: Array) -> Array:
         result = np.zeros(actual.shape)
         off = np.flatnonzero(~right)
         if len(off):
-            most = np.finfo(dtype).max
-            step = np.spacing(np.minimum(np.abs(unit[off].astype(dtype)), most)).astype(np.float64)
-            near = np.abs(actual[off].astype(np.float64) - wanted[off]) / step
-            result[off] = np.where(np.isnan(near), np.inf, near)
+            size = np.minimum(np.abs(unit[off].astype(dtype)), np.finfo(dtype).max)
+            near = np.abs(actual[off].astype(np.float64) - wanted[off])
+            result[off] = np.nan_to_num(near / np.spacing(size).astype(np.float64), nan=np.inf)
     return result
 
 
-def flushed(x: Array) -> Array:
-    """Denormal numbers as 0, as 32-bit ARM takes them."""
-    return np.where(np.abs(x) < TINY, np.copysign(np.float32(0), x), x)
+def error_of(function: Function, x: Array, actual: Array, wanted: Array) -> Array:
+    """Of each result, in ulp: of itself, or of the argument where that is larger."""
+    unit = np.maximum(np.abs(wanted), np.abs(x)) if function.of_argument else wanted
+    return distances(actual, wanted, unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kernels run."""
+    """Where kernels run. flushes: float32 numbers below 2^-126 count as 0, and results below 2^-124
+    may be 0, since a part of them is below 2^-126."""
 
     title: str
     board: str
@@ -234,73 +235,131 @@ PLACES = (
 )
 
 
-def kernel(name: str, count: int, dtype: str, target: str) -> Any:
-    function = FUNCTIONS[name]
-    builder = BlockBuilder("function")
-    x = builder.param("x", (count,), dtype)
-    made = builder.emit(Call(function.op or name, (x,), frozen_attrs(dict(function.attrs))))
-    func = lower_fused(builder.finish([made]), Target(target), "function")
-    return build(func, target=target, name="function")
-
-
 @dataclass(frozen=True, slots=True)
 class Worst:
-    error: float
-    x: float
-    actual: float
-    wanted: float
+    """The largest error, and where."""
+
+    error: float = 0.0
+    x: float = 0.0
+    actual: float = 0.0
+    wanted: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.error:.2f} at {self.x!r}: {self.actual!r}, not {self.wanted!r}"
+        return f"{self.error:.2f} ulp at {self.x!r}: {self.actual!r}, not {self.wanted!r}"
 
 
-def worst(
-    session: Session, place: Place, name: str, pieces: Iterator[Array]
-) -> Worst:
-    """The largest error of a function of the numbers in `pieces`."""
-    function, modules = FUNCTIONS[name], dict[int, Any]()
-    found = Worst(0.0, 0.0, 0.0, 0.0)
+def kernel(name: str, symbol: str, length: int, dtype: str, target: str) -> PrimFunc:
+    function = FUNCTIONS[name]
+    builder = BlockBuilder(symbol)
+    x = builder.param("x", (length,), dtype)
+    made = builder.emit(Call(function.op or name, (x,), frozen_attrs(dict(function.attrs))))
+    return lower_fused(builder.finish([made]), Target(target), symbol)
+
+
+def measured(
+    session: Session, place: Place, names: Iterable[str], pieces: Iterator[Array]
+) -> dict[str, Worst]:
+    """The largest error of each function of the numbers in `pieces`, arrays of one length."""
+    found, module = dict.fromkeys(names, Worst()), None
+    symbols = {name: f"function{n}" for n, name in enumerate(found)}
+    if len(symbols) == 1:  # a single kernel has the library's name
+        symbols = dict.fromkeys(symbols, "functions")
     for x in pieces:
-        if x.size not in modules:
-            modules[x.size] = session.load(kernel(name, x.size, x.dtype.name, place.target))
+        if module is None:
+            made = {
+                s: kernel(name, s, x.size, x.dtype.name, place.target)
+                for name, s in symbols.items()
+            }
+            module = session.load(build(IRModule(made), target=place.target, name="functions"))
         given, result = session.tensor(x), session.tensor(np.zeros_like(x))
-        modules[x.size]["function"](given, result)
-        actual = result.numpy()
-        given.close(), result.close()
-        with np.errstate(all="ignore"):
-            wanted = function.exact(x.astype(np.float64))
-            off = error_of(function, x, actual, wanted)
-            if place.flushes:
-                zero = flushed(x)
-                other = function.exact(zero.astype(np.float64))
-                off = np.minimum(off, error_of(function, zero, actual, other))
-                off[(np.abs(wanted) < 4 * TINY) & (actual == 0)] = 0
-        at = int(off.argmax())
-        if off[at] > found.error:
-            found = Worst(*(float(v[at]) for v in (off, x, actual, wanted)))
-    for module in modules.values():
+        for name, symbol in symbols.items():
+            module[symbol](given, result)
+            worst = _worst(FUNCTIONS[name], x, result.numpy(), place.flushes)
+            found[name] = max(found[name], worst, key=lambda w: w.error)
+        given.close()
+        result.close()
+    if module is not None:
         module.close()
     return found
 
 
-def error_of(function: Function, x: Array, actual: Array, wanted: Array) -> Array:
-    """Of each result, in ulp: of itself, or of the argument where that is larger."""
-    unit = np.maximum(np.abs(wanted), np.abs(x)) if function.of_argument else wanted
-    return distances(actual, wanted, unit)
+def _worst(function: Function, x: Array, actual: Array, flushes: bool) -> Worst:
+    with np.errstate(all="ignore"):
+        wanted = function.exact(x.astype(np.float64))
+        off = error_of(function, x, actual, wanted)
+        if flushes and x.dtype == np.float32:
+            zero = np.where(np.abs(x) < TINY, np.copysign(np.float32(0), x), x)
+            other = function.exact(zero.astype(np.float64))
+            off = np.minimum(off, error_of(function, zero, actual, other))
+            off[(np.abs(wanted) < 4 * TINY) & (actual == 0)] = 0
+    at = int(off.argmax())
+    return Worst(*(float(v[at]) for v in (off, x, actual, wanted)))
+
+
+# ------------------------------------------------------------------------------------------ page
+
+COLUMNS = (*(p.title for p in PLACES), "float16")
+Figures = dict[str, dict[str, float]]  # by function and column
+
+
+def table(figures: Figures) -> str:
+    lines = [f"| function | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, row in figures.items():
+        cells = " | ".join(f"{row[column]:.2f}" for column in COLUMNS)
+        lines.append(f"| {name}{' *' * FUNCTIONS[name].of_argument} | {cells} |")
+    return "\n".join(lines)
+
+
+def written() -> Figures:
+    """The page's figures."""
+    text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.strip().splitlines()]
+    return {
+        row[0].removesuffix(" *"): dict(zip(COLUMNS, map(float, row[1:]), strict=True))
+        for row in rows[2:]
+    }
+
+
+def figures_of(names: Iterable[str], count: int, every: bool) -> Figures:
+    found: Figures = {name: dict.fromkeys(COLUMNS, 0.0) for name in names}
+    for place in PLACES:
+        with mlc.connect(place.board) as session:
+            own = 1 << 32 if every and place is PLACES[0] else count
+            for column, pieces in ((place.title, patterns(own)), ("float16", halves())):
+                for name, worst in measured(session, place, found, pieces).items():
+                    # rounded up, so that no figure is above the page's
+                    error = math.ceil(worst.error * 100 - 1e-6) / 100
+                    found[name][column] = max(found[name][column], error)
+                    print(f"{place.title}, {column}: {name} {worst}", file=sys.stderr, flush=True)
+    return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--only", nargs="*", default=list(FUNCTIONS))
-    parser.add_argument("--patterns", type=int, default=SAMPLE)
-    parser.add_argument("--places", nargs="*", default=[p.title for p in PLACES])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare with the page")
+    parser.add_argument("--only", nargs="*", default=list(FUNCTIONS), help="these functions")
+    parser.add_argument("--patterns", type=int, default=SAMPLE, help="of float32: a power of two")
+    parser.add_argument("--all", action="store_true", help="all 2^32 patterns on this machine")
     args = parser.parse_args()
-    for place in PLACES:
-        if place.title in args.places:
-            with mlc.connect(place.board) as session:
-                for name in args.only:
-                    print(place.title, name, worst(session, place, name, patterns(args.patterns)), flush=True)
+    figures = figures_of(args.only, args.patterns, args.all)
+    if args.check:
+        page = written()
+        above = [
+            f"{name}, {column}: {error:.2f} ulp, the page has {page[name][column]:.2f}"
+            for name, row in figures.items()
+            for column, error in row.items()
+            if error > page[name][column]
+        ]
+        print("\n".join(above))
+        return 1 if above else 0
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    made = written() | figures if "|" in rest.split(END)[0] else figures
+    made = {name: made[name] for name in FUNCTIONS if name in made}
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(made)}\n\n{END}{after}")
     return 0
 
 

@@ -45,33 +45,52 @@ CASES: dict[str, tuple[Any, dict[str, Array]]] = {}
 for largest in (0, 1):
     for k in (1, 5, 23):
         given = {"x": rows(k), "k": np.array([k], np.int64)}
-        CASES[f"TopK {largest} {k}"] = one_node("TopK", given, 21, constants=("k",), outputs=("y", "places"), largest=largest), given
+        CASES[f"TopK {largest} {k}"] = (
+            one_node("TopK", given, 21, constants=("k",), outputs=("y", "places"), largest=largest),
+            given,
+        )
 for op in ("ArgMax", "ArgMin"):
     for last in (0, 1):
         given = {"x": rows(3)}
         CASES[f"{op} {last}"] = one_node(op, given, 21, axis=1, select_last_index=last), given
         given = {"x": rows(4, 23, 12)}
-        CASES[f"{op} {last} of columns"] = one_node(op, given, 21, axis=0, select_last_index=last), given
+        CASES[f"{op} {last} of columns"] = (
+            one_node(op, given, 21, axis=0, select_last_index=last),
+            given,
+        )
 for stored in ("int8", "uint8", "int16", "uint16"):
     given = {"x": ROUNDED, "scale": np.float32(0.5), "zero": np.array(3, stored)}
-    CASES[f"QuantizeLinear {stored}"] = one_node("QuantizeLinear", given, 21, constants=("scale", "zero")), given
+    CASES[f"QuantizeLinear {stored}"] = (
+        one_node("QuantizeLinear", given, 21, constants=("scale", "zero")),
+        given,
+    )
 for name, x in {
     "zeros": floats(0, 0), "zeros of both signs": floats(0, -0.0), "NaN": floats(NAN, 1),
     "only NaN": floats(NAN, NAN), "inf": floats(INF, 1), "-inf": floats(-INF, 1),
     "denormal": floats(2e-38, 0), "more": floats(*range(-9, 20), NAN),
 }.items():  # fmt: skip
-    CASES[f"DynamicQuantizeLinear {name}"] = one_node("DynamicQuantizeLinear", {"x": x}, 21, outputs=("y", "scale", "zero")), {"x": x}
+    CASES[f"DynamicQuantizeLinear {name}"] = (
+        one_node("DynamicQuantizeLinear", {"x": x}, 21, outputs=("y", "scale", "zero")),
+        {"x": x},
+    )
 for mode in ("linear", "nearest", "cubic"):
     for padding in ("zeros", "border", "reflection"):
         for corners in (0, 1):
             if mode == "cubic" and padding != "zeros":
                 continue
             given = {"x": IMAGE, "grid": GRID}
-            CASES[f"GridSample {mode} {padding} {corners}"] = one_node(
-                "GridSample", given, 20, mode=mode, padding_mode=padding, align_corners=corners
-            ), given
+            CASES[f"GridSample {mode} {padding} {corners}"] = (
+                one_node(
+                    "GridSample", given, 20, mode=mode, padding_mode=padding, align_corners=corners
+                ),
+                given,
+            )
 for low, high in ((-1, 1), (NAN, 1), (-1, NAN), (3, 1)):
-    given = {"x": floats(NAN, 1, -3, INF, -INF, 0.5), "low": np.float32(low), "high": np.float32(high)}
+    given = {
+        "x": floats(NAN, 1, -3, INF, -INF, 0.5),
+        "low": np.float32(low),
+        "high": np.float32(high),
+    }
     CASES[f"Clip {low} {high}"] = one_node("Clip", given, 13, constants=("low", "high")), given
 for op in ("Min", "Max"):
     given = {"a": floats(NAN, 1, 2, INF, NAN), "b": floats(1, NAN, 3, NAN, NAN)}
@@ -81,7 +100,10 @@ for name, scores in {"scores": [0.5, 0.9, NAN, 0.3], "ties": [0.5, 0.5, 0.5, 0.5
         "boxes": BOXES, "scores": np.array([[scores]], np.float32), "most": np.array([4], np.int64),
         "overlap": floats(0.5), "least": floats(0.1),
     }  # fmt: skip
-    CASES[f"NonMaxSuppression {name}"] = one_node("NonMaxSuppression", given, 11, constants=("most", "overlap", "least")), given
+    CASES[f"NonMaxSuppression {name}"] = (
+        one_node("NonMaxSuppression", given, 11, constants=("most", "overlap", "least")),
+        given,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,5 @@
-"""A value's result does not depend on its place: elementwise operators, casts and quantizations give
-the same bits in every lane of a vector, in the tail behind the vectors, and in every thread's
+"""A value's result does not depend on its place: elementwise operators, casts and quantizations
+give the same bits in every lane of a vector, in the tail behind the vectors, and in every thread's
 part."""
 
 from __future__ import annotations

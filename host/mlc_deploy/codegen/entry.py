@@ -35,8 +35,8 @@ def emit_entry(
     word: the integer of pointer width, the type of scalars in the body. tuned: the CPU that the
     kernel is optimised for. scalars: values of the kernel's scalars, where the caller does not give
     them. left_out: names of buffers that the caller does not give; the body gets null for them.
-    flushes: the machine's vector instructions take denormal numbers for 0, so the others do it, too,
-    while the kernel runs.
+    flushes: vector instructions take denormal numbers for 0, so the others do it, too, while the
+    kernel runs.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry, tuned)

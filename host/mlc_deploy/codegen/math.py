@@ -3,10 +3,10 @@
 Each takes and returns a float32 value, scalar or vector, as an llvmlite value: range reduction,
 then a polynomial. The polynomials of log, sin and cos are from Cephes (S. Moshier, single
 precision); the others minimize the largest relative error (Lawson's iteration in float64). Errors
-are at most 2 ulp for exp and log, 3 for tanh, sigmoid, erf, sin and cos, and 4 for tan, over the
-whole range; sin, cos and tan have one (TURNS). Results of exp below 2^-125 are 0. Where a machine's
-vectors take denormal numbers for 0, as 32-bit NEON's do, so do these functions. silu is off by at
-most 5e-7 of its argument, gelu by at most 1.3e-6.
+are at most 4 ulp over the whole range, of which sin, cos and tan have one (TURNS):
+`scripts/float_errors.py` measures them. Where a machine's vectors take denormal numbers for 0, as
+32-bit NEON's do, so do these functions. silu is off by at most 5e-7 of its argument, gelu by at
+most 1.4e-6.
 
 HALVES are the functions of float16, for machines that compute with it. sigmoid is off by at most
 2e-3 of the result plus 4e-5, silu by 2e-3 of the result plus 3e-4, gelu by 3e-3 plus 5e-4. erf is
@@ -203,8 +203,8 @@ def log1p(b: ll.IRBuilder, x: Value) -> Value:
 
 
 def _log(e: Emitter, bits: Value, below: Value) -> tuple[Value, Value, Value]:
-    """(f, n, y) with ln x = n * LN2_HIGH + (f + y), y small: of a positive number by its bits, whose
-    exponent of 1/2 is `below`."""
+    """(f, n, y) with ln x = n * LN2_HIGH + (f + y), y small: of a positive number by its bits;
+    `below` is the exponent of 1/2."""
     b = e.b
     exponent = b.sub(b.lshr(bits, e.integer(23)), below)
     mantissa = e.from_bits(b.or_(b.and_(bits, e.integer(0x007FFFFF)), e.integer(0x3F000000)))

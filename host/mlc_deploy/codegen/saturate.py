@@ -104,7 +104,9 @@ def _packed(
         x = b.select(b.fcmp_ordered(">", x, most), most, x)  # minps: NaN stays
     wide = target.has("avx512bw")
     rises = s.known_zero is not None and s.known_zero >= 0
-    if wide and lanes == 16 and ((short and not s.least) or rises):  # the smallest int32 must not get smaller
+    if (
+        wide and lanes == 16 and ((short and not s.least) or rises)
+    ):  # the smallest int32 must not get smaller
         return _narrowed_at_once(b, s, x, zero)
     if wide and lanes in (32, 64):
         return _packed_wide(b, s, x, zero, 512)

@@ -257,7 +257,8 @@ def _evaluate_find(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64; of equal
-    ones, the first comes first; NaNs are equal, and larger than numbers. A heap holds the best so far, the last of them on top."""
+    ones, the first comes first; NaNs are equal, and larger than numbers. A heap holds the best so
+    far, the last of them on top."""
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
     extent, k = x.shape[axis], attrs["k"]

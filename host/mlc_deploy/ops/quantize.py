@@ -15,9 +15,9 @@ where a model has none). One attribute: `short` of quantize and requantize says 
 number is within int16 for any data, also with the zero point added.
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
-rounding half to even, then the zero point, then saturation; NaN becomes the least integer. rescale computes as LiteRT's reference
-kernels do, after gemmlowp: it rounds twice, first the product's upper half, then the shifted
-number.
+rounding half to even, then the zero point, then saturation; NaN becomes the least integer. rescale
+computes as LiteRT's reference kernels do, after gemmlowp: it rounds twice, first the product's
+upper half, then the shifted number.
 
 Sums come from conv2d, conv3d, dense and matmul, which take int8 or uint8 data and weights (of
 different dtypes if need be) to int32; conv's attribute pad_value is then the data's zero point.

@@ -17,7 +17,6 @@ from ..te import Tensor
 from .elementwise import FLOAT, INTEGER, NUMBER, Elementwise, elementwise_operator
 from .registry import Array, Attrs, Operator, register, require
 
-
 # cosh and sinh of |x| are h + 1 / (4 h) and h - 1 / (4 h) with h = e^|x| / 2, which is finite where
 # they are: |x| - HALVED is at most |x| - log 2, and a multiple of 2^-17, as |x| is beyond 64.
 HALVED = math.ceil(math.log(2) * 2**17) / 2**17
