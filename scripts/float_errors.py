@@ -123,8 +123,8 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "gelu (tanh)": Function(gelu_tanh, attrs={"approximate": "tanh"}, op="gelu", of_argument=True),
     "hard_sigmoid": Function(
-        lambda x: np.clip(x * float(np.float32(0.2)) + 0.5, 0, 1),
-        attrs={"alpha": float(np.float32(0.2)), "beta": 0.5},
+        lambda x: np.clip(x * 0.25 + 0.5, 0, 1),
+        attrs={"alpha": 0.25, "beta": 0.5},
     ),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), of_argument=True),
     "leaky_relu": Function(lambda x: np.where(x < 0, x * 0.125, x), attrs={"alpha": 0.125}),

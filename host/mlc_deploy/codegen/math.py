@@ -113,19 +113,15 @@ EXP = (  # of (e^r - 1 - r) / r^2 on [-ln(2) / 2, ln(2) / 2]
     4.999999403953552e-1,
 )
 ROOT = tuple(c / 2 ** (5 - n) for n, c in enumerate(EXP))  # of 2 * (e^(r / 2) - 1 - r / 2) / r^2
+FALLING_ROOT = tuple(c * (-1) ** (n + 1) for n, c in enumerate(ROOT))  # of its negative, by -r
 
 
 def exp(b: ll.IRBuilder, x: Value) -> Value:
     """The square of e^(x / 2), whose power of two is a normal number for every x."""
     e = Emitter(b, x)
-    root = _root_of_exp(e, x)
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 89.0), -104.0), 2, ROOT)
+    root = e.mul(e.add(tail, e.constant(2.0)), _power_of_two(e, shifted, -1))
     return e.mul(root, root)
-
-
-def _root_of_exp(e: Emitter, x: Value, most: float = 89.0) -> Value:
-    """e^(x / 2), for x between -104 and `most`; beyond, the value there."""
-    shifted, tail = _reduced(e, e.at_least(e.at_most(x, most), -104.0), 2, ROOT)
-    return e.mul(e.add(tail, e.constant(2.0)), _power_of_two(e, shifted, -1))
 
 
 def expm1(b: ll.IRBuilder, x: Value) -> Value:
@@ -233,14 +229,17 @@ def tanh(b: ll.IRBuilder, x: Value) -> Value:
     return e.with_sign_of(b.fdiv(t, e.add(t, e.constant(2.0))), x)
 
 
-# A part of the sum below: with it, neither the sum nor a product overflows, down to x = -104.
-PART = 2.0**-30
+# A part of the sum below: with it, neither the sum nor a product overflows, down to x = -104. NEON
+# moves it into a register by one instruction.
+PART = 2.0**-31
 
 
 def sigmoid(b: ll.IRBuilder, x: Value) -> Value:
     """1 / (1 + e^-x), both sides times PART."""
     e = Emitter(b, x)
-    root, part = _root_of_exp(e, e.negative(x), 104.0), e.constant(PART)
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 104.0), -104.0), -2, FALLING_ROOT)
+    root = e.mul(e.sub(e.constant(2.0), tail), _power_of_two(e, shifted, -1))
+    part = e.constant(PART)
     return b.fdiv(part, e.fused(e.mul(root, part), root, part))
 
 

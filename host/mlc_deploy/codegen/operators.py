@@ -224,12 +224,15 @@ def _bounded(b: ll.IRBuilder, name: str, x: Value, lanes: int) -> Value:
     if lanes > 1:
         bits = f"llvm.vector.reduce.or.v{lanes}i1"
         any_beyond = call_named(b, bits, ll.IntType(1), beyond)
-    near, computed = math.FUNCTIONS[name](b, x), b.block
-    with b.if_then(any_beyond, likely=False):
-        mixed, called = b.select(beyond, _per_lane(b, name, [x], lanes), near), b.block
+    with b.if_else(any_beyond, likely=False) as (far, near):
+        with far:
+            mixed = b.select(beyond, _per_lane(b, name, [x], lanes), math.FUNCTIONS[name](b, x))
+            called = b.block
+        with near:
+            result, computed = math.FUNCTIONS[name](b, x), b.block
     either = b.phi(x.type)
     either.add_incoming(mixed, called)
-    either.add_incoming(near, computed)
+    either.add_incoming(result, computed)
     return either
 
 

@@ -170,7 +170,7 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
         # at: where the class begins, whether a box is covered, how many boxes are left. kept: edges
         # and sizes of the kept boxes of the class. hits: whether one of them covers the box.
         chosen, count, at, keys, places, state, kept, hits = outs
-        heap = Heap(keys, places, state, expr(extent), levels_of(extent), first_by(True, False))
+        heap = Heap(keys, places, state, expr(extent), levels_of(extent), first_by(largest=True))
 
         def corners(n: Expr, i: Expr) -> tuple[Expr, Expr, Expr, Expr]:
             a, b, c, d = (boxes[n, i, k] for k in range(4))

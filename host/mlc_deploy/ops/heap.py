@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import te
-from ..ir import Buffer, Expr, ExprLike, If, Stmt, Var, compare, const, dtype_of, not_, seq
+from ..ir import Buffer, Expr, ExprLike, If, Stmt, Var, const, seq
 from .loops import each, put
 
 Entry = tuple[Expr, Expr]  # a key and a place
@@ -66,34 +66,17 @@ class Heap:
         return self.sunk(const(0), last, self.at(last), name)
 
 
-def first_by(largest: bool, with_nan: bool) -> Callable[[Entry, Entry], Expr]:
-    """The order by keys, the largest (smallest) first, and of equal keys by places. with_nan: some
-    may be NaN; these are equal, and larger than numbers."""
+def first_by(largest: bool) -> Callable[[Entry, Entry], Expr]:
+    """The order by keys, the largest (smallest) first, and of equal keys by places."""
 
     def before(a: Entry, b: Entry) -> Expr:
-        more, alike = a[0] > b[0] if largest else a[0] < b[0], a[0].equal(b[0])
-        if with_nan and dtype_of(a[0].dtype).kind == "float":
-            more = overtakes(a[0], b[0], largest)
-            alike = te.any_of(alike, te.all_of(_is_nan(a[0]), _is_nan(b[0])))
-        return te.any_of(more, te.all_of(alike, a[1] < b[1]))
+        more = a[0] > b[0] if largest else a[0] < b[0]
+        return te.any_of(more, te.all_of(a[0].equal(b[0]), a[1] < b[1]))
 
     return before
 
 
-def overtakes(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether a comes before b, and is not equal."""
-    if dtype_of(a.dtype).kind != "float":
-        return a > b if largest else a < b
-    if largest:
-        return te.all_of(not_(a <= b), compare("==", b, b))
-    return te.all_of(not_(a >= b), compare("==", a, a))
-
-
-def _is_nan(x: Expr) -> Expr:
-    return compare("!=", x, x)
-
-
-def last_by(largest: bool, with_nan: bool) -> Callable[[Entry, Entry], Expr]:
+def last_by(largest: bool) -> Callable[[Entry, Entry], Expr]:
     """The other way round."""
-    before = first_by(largest, with_nan)
+    before = first_by(largest)
     return lambda a, b: before(b, a)

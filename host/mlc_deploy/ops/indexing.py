@@ -19,7 +19,7 @@ from .. import te
 from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, not_, seq
 from ..te import Tensor
 from .elementwise import same_extent
-from .heap import Heap, last_by, overtakes
+from .heap import Heap, last_by
 from .indices import (
     BAD_EXTENT,
     OutsideError,
@@ -32,6 +32,7 @@ from .indices import (
     narrowed,
 )
 from .loops import each, levels_of, nest, number, put
+from .radix import key
 from .reference import exact
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
@@ -270,17 +271,18 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         best, keys, places, state = outs
-        heap = Heap(keys, places, state, count, levels_of(k), last_by(attrs["largest"], True))
+        heap = Heap(keys, places, state, count, levels_of(k), last_by(attrs["largest"]))
 
         def row(index: Sequence[Var]) -> Stmt:
             before, behind = index[:axis], index[axis:]
 
             def entry(i: Expr) -> tuple[Expr, Expr]:
-                return ins[0][(*before, i, *behind)], i
+                return key(ins[0][(*before, i, *behind)]), i
 
             def other(t: Var) -> Stmt:
                 i = count + t
-                better = overtakes(entry(i)[0], keys[0], attrs["largest"])
+                own, worst = entry(i)[0], keys[0]
+                better = own > worst if attrs["largest"] else own < worst  # not where equal
                 return If(better, heap.sunk(const(0), count, entry(i), "more"))
 
             def last(t: Var) -> Stmt:
@@ -301,7 +303,7 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     made = te.extern(
         [shape, (k + 1,), (k + 1,), (3,)], [x], body, name="top_k",
-        dtype=["int64", x.dtype, "int32", "int32"],
+        dtype=["int64", key(const(0, x.dtype)).dtype, "int32", "int32"],
     )  # fmt: skip
     return [made[0]]
 
