@@ -84,17 +84,19 @@ class _Emitter(Expressions):
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
-        body = self.body_function()
+        body, flushes = self.body_function(), self.machine.flushes
         if self.sharers:
             body.attributes.add("noinline")
             for number, given in enumerate(self.sharers):
                 scalars = [self.scalar(v)(given[v.name]) for v in scalars_of(self.kernel)]
                 name = f"{self.symbol}{number}"
                 left_out = left_out_of(self.kernel, number)
-                emit_entry(body, self.kernel, self.word, name, self.tuned, scalars, left_out)
+                emit_entry(
+                    body, self.kernel, self.word, name, self.tuned, scalars, left_out, flushes
+                )
         else:
             body.attributes.add("alwaysinline")
-            emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)
+            emit_entry(body, self.kernel, self.word, self.symbol, self.tuned, flushes=flushes)
         self.registers.finish(self.module)
 
     def body_function(self) -> ll.Function:

@@ -201,12 +201,32 @@ def _einsum(n: OnnxNode) -> Any:
     product for every combination of all letters."""
     values = n.every()
     terms, result = _explicit(n.attr("equation"), [len(shape_of(v)) for v in values])
+    values, terms = _without_ones(n, values, terms)
     for places in _meetings(n, values, terms, result):
         met = [(values.pop(k), terms.pop(k)) for k in sorted(places, reverse=True)][::-1]
         wanted = _kept("".join(t for _, t in met), "".join(terms) + result) if terms else result
         values.append(_contracted(n, [v for v, _ in met], [t for _, t in met], wanted))
         terms.append(wanted)
     return values[0]
+
+
+def _without_ones(
+    n: OnnxNode, values: Sequence[Value], terms: Sequence[str]
+) -> tuple[list[Value], list[str]]:
+    """The factors without dimensions of 1 whose letter is larger elsewhere: those broadcast."""
+    extents = [dict(zip(t, shape_of(v), strict=True)) for t, v in zip(terms, values, strict=True)]
+    larger = {c for each in extents for c, extent in each.items() if not _is_one(extent)}
+    made, kept = [], []
+    for value, term, own in zip(values, terms, extents, strict=True):
+        left = [c for c in term if not (_is_one(own[c]) and c in larger)]
+        same = len(left) == len(term)
+        made.append(value if same else reshape(n, value, [own[c] for c in left]))
+        kept.append("".join(left))
+    return made, kept
+
+
+def _is_one(extent: Dim) -> bool:
+    return isinstance(extent, int) and extent == 1
 
 
 def _meetings(

@@ -70,7 +70,15 @@ def _conv_transpose(n: OnnxNode) -> Any:
     if shape is not None:
         whole = transposed_extents(extents, kernel, strides, dilations, more)
         total = [w - extent for w, extent in zip(whole, shape[-rank:], strict=True)]
-        small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+        # A larger output than the natural one has zeros at its end, as in onnxruntime.
+        small = [t if isinstance(t, int) and t < 0 else t // 2 for t in total]
+        large = [t - s for t, s in zip(total, small, strict=True)]
+        if mode == "SAME_UPPER":
+            grown = [isinstance(t, int) and t < 0 for t in total]
+            small, large = (
+                [b if g else a for a, b, g in zip(x, y, grown, strict=True)]
+                for x, y in ((small, large), (large, small))
+            )
         pads = small + large if mode == "SAME_UPPER" else large + small
     window = Window(kernel, strides, dilations, pads)
     return conv_transpose(n, x, w, window, n.attr("group", 1), more, n.optional(2))

@@ -13,6 +13,7 @@ from .layers.shapes import rows, select, transposed
 from .node import shape_of
 from .onnx_elementwise import PLAIN
 from .onnx_node import Converter, OnnxNode
+from .onnx_quantize import dynamic_quantize
 
 ACTIVATIONS = {
     name.lower(): PLAIN[name]
@@ -86,7 +87,7 @@ def _rounded(n: OnnxNode, w: Value, first: int, number: int) -> Function:
     zero = None if is_zero(zeros) else select(n, zeros, number)
 
     def product(x: Value) -> Value:
-        q, x_scale, x_zero = n.standard("DynamicQuantizeLinear", x, outputs=3)
+        q, x_scale, x_zero = dynamic_quantize(n, x)
         sums = n.cast(integer_matmul(n, q, w, x_zero, zero), x.type.dtype)
         return n.emit("multiply", sums, n.emit("multiply", x_scale, scale))
 

@@ -17,22 +17,29 @@ from ..te import Tensor
 from .elementwise import FLOAT, INTEGER, NUMBER, Elementwise, elementwise_operator
 from .registry import Array, Attrs, Operator, register, require
 
+# cosh and sinh of |x| are h + 1 / (4 h) and h - 1 / (4 h) with h = e^|x| / 2, which is finite where
+# they are: |x| - HALVED is at most |x| - log 2, and a multiple of 2^-17, as |x| is beyond 64.
+HALVED = math.ceil(math.log(2) * 2**17) / 2**17
+LARGE = 2.0**40  # from here on, x^2 + 1 is x^2 and asinh x is log(2 x), in float64 as well
 
-def _log1p(x: Expr) -> Expr:
-    """log(1 + x): the rounding error of 1 + x is divided out (Kahan)."""
-    u = x + 1
-    return te.select(u.equal(1), x, te.log(u) * x / (u - 1))
+
+def _half_of_exp(size: Expr) -> Expr:
+    return te.exp(size - HALVED) * (math.exp(HALVED) / 2)
 
 
 def _sinh(x: Expr) -> Expr:
     """By powers of e; near 0, where their difference would cancel, by its series."""
-    square = x * x
-    series = x + x * square * (square * (square * (1 / 5040) + 1 / 120) + 1 / 6)
-    return te.select(te.abs(x) < 1, series, (te.exp(x) - te.exp(-x)) * 0.5)
+    size, square = te.abs(x), x * x
+    series = square * (1 / math.factorial(11)) + 1 / math.factorial(9)
+    for n in (7, 5, 3):
+        series = series * square + 1 / math.factorial(n)
+    half = _half_of_exp(size)
+    return te.select(size < 1.5, series * square * x + x, _with_sign(x, half - 0.25 / half))
 
 
 def _cosh(x: Expr) -> Expr:
-    return (te.exp(x) + te.exp(-x)) * 0.5
+    half = _half_of_exp(te.abs(x))
+    return half + 0.25 / half
 
 
 def _with_sign(x: Expr, size: Expr) -> Expr:
@@ -43,15 +50,24 @@ def _asinh(x: Expr) -> Expr:
     """log(a + sqrt(a^2 + 1)), written so that nothing cancels for small a = |x|."""
     a = te.abs(x)
     square = a * a
-    return _with_sign(x, _log1p(a + square / (te.sqrt(square + 1) + 1)))
+    return _with_sign(x, _log1p_or_double(a, a + square / (te.sqrt(square + 1) + 1)))
 
 
 def _acosh(x: Expr) -> Expr:
-    return _log1p(x - 1 + te.sqrt((x - 1) * (x + 1)))
+    rest = x - 1 + te.sqrt((x - 1) * (x + 1))
+    return _log1p_or_double(x, te.select(x < 1, const(math.nan, x.dtype), rest))
+
+
+def _log1p_or_double(x: Expr, rest: Expr) -> Expr:
+    """log(1 + rest); log(2 x) where x is large, since rest may overflow."""
+    large = x > (LARGE if dtype_of(x.dtype).bits > 16 else 2.0**10)
+    nothing, doubled = const(0, x.dtype), const(math.log(2), x.dtype)
+    return te.log1p(te.select(large, x, rest)) + te.select(large, doubled, nothing)
 
 
 def _atanh(x: Expr) -> Expr:
-    return _log1p(x * 2 / (1 - x)) * 0.5
+    a = te.abs(x)
+    return _with_sign(x, te.log1p(a * 2 / (1 - a)) * 0.5)
 
 
 def _atan(x: Expr) -> Expr:
@@ -66,7 +82,7 @@ def _atan(x: Expr) -> Expr:
     series = (
         (z * 8.05374449538e-2 - 1.38776856032e-1) * z + 1.99777106478e-1
     ) * z - 3.33329491539e-1
-    return _with_sign(x, base + series * z * reduced + reduced)
+    return _with_sign(x, base + (series * z * reduced + reduced))
 
 
 def _asin(x: Expr) -> Expr:

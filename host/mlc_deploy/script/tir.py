@@ -27,11 +27,13 @@ from ..te.intrinsics import (
     cos,
     erf,
     exp,
+    expm1,
     floor,
     fma,
     fmod,
     gelu,
     log,
+    log1p,
     pow,
     round,
     rsqrt,
@@ -54,12 +56,13 @@ from .values import known_dtype
 __all__ = [
     "abs", "address_of", "alloc_buffer", "axis", "block", "block_attr", "bool", "Broadcast",
     "Buffer", "call_extern", "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp",
-    "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
-    "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt",
-    "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel",
-    "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid",
-    "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16",
-    "uint32", "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
+    "expm1", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod",
+    "func_attr", "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64",
+    "int8", "LetStmt", "likely", "log", "log1p", "match_buffer", "max", "max_value", "meta_var",
+    "min", "min_value", "parallel", "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select",
+    "serial", "Shuffle", "sigmoid", "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc",
+    "truncdiv", "truncmod", "uint16", "uint32", "uint64", "uint8", "unroll", "unrolled", "var",
+    "vectorized", "where", "writes",
 ]  # fmt: skip
 
 Shape = Sequence[Any] | int

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..ir import Expr, ExprLike, binary, call, const, dtype_of, expr, select
 
 FLOAT_CALLS = (
-    "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil round trunc".split()
+    *"exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu".split(),
+    *"sqrt rsqrt floor ceil round trunc".split(),
 )
 
 
@@ -20,8 +21,18 @@ def exp(x: ExprLike) -> Expr:
     return _float("exp", x)
 
 
+def expm1(x: ExprLike) -> Expr:
+    """e^x - 1, exact to the last bits also where it is small."""
+    return _float("expm1", x)
+
+
 def log(x: ExprLike) -> Expr:
     return _float("log", x)
+
+
+def log1p(x: ExprLike) -> Expr:
+    """log(1 + x), exact to the last bits also where it is small."""
+    return _float("log1p", x)
 
 
 def sin(x: ExprLike) -> Expr:
