@@ -352,7 +352,7 @@ bool params_accept(const Param *params, uint32_t count, const char *const *scala
     }
     for (uint32_t i = 0; i < scalar_count; i++)
         if (scalars[i] < 0)
-            return fail(failure, REFUSED, "%s: no parameter defines dimension '%s' is", what,
+            return fail(failure, REFUSED, "%s: no parameter defines dimension '%s'", what,
                         scalar_names[i]);
     return true;
 }

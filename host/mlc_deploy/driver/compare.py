@@ -39,8 +39,8 @@ TOLERANCES = {
 @dataclass(frozen=True, slots=True)
 class Slack:
     """The error that floats may have besides tolerances: each one `within`, and as many as
-    `elements` any finite amount. As many as `integers` integers may differ, and extents that the
-    of dynamic extents by as much as `extents`. moves: how far the model itself moves, if this is
+    `elements` any finite amount. As many as `integers` integers may differ, and dynamic
+    extents by as much as `extents`. moves: how far the model itself moves, if this is
     why."""
 
     within: float | Array = 0.0

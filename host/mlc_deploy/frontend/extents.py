@@ -32,14 +32,8 @@ Dims = NDArray[Any]  # numbers and expressions, as objects
 
 MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
 
-KEPT = (
-    "most",
-    "values",
-    "places",
-    "claims",
-    "_dims",
-    "_named",
-)  # attributes of Extents that scopes restore
+# Attributes of Extents that scopes restore.
+KEPT = ("most", "values", "places", "claims", "_dims", "_named")
 
 # Operators on integers that numpy also computes on arrays of objects.
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})

@@ -71,7 +71,7 @@ def verify(
             known.add(extent)
         integers = binding.call.tir_vars if isinstance(binding.call, CallTIR) else ()
         for dim in symbols([*(v.type for v in binding.outputs), TensorType(integers, "int64")]):
-            _hold(dim in known, f"no parameter defines dimension '{dim.name}' is", line)
+            _hold(dim in known, f"no parameter defines dimension '{dim.name}'", line)
     last = _returned(function)
     for value in function.outputs:
         there = not isinstance(value, Var) or value in defined
