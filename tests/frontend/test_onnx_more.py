@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from mlc_deploy import backend
-from mlc_deploy.errors import ImporterError
+from mlc_deploy.errors import ImporterError, ModelWarning
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node, reference
@@ -221,10 +221,29 @@ def test_mel_weights() -> None:
     np.testing.assert_allclose(evaluate(from_onnx(model), [])["y"], theirs, atol=1e-6)
 
 
-def test_maps_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    "classes", [{"classlabels_int64s": [1, 2, 7]}, {"classlabels_strings": ["1", "2", "7"]}]
+)
+def test_maps_are_columns(classes: dict[str, Any]) -> None:
+    """As skl2onnx writes a classifier, whose second output is a sequence of maps."""
     x = floats(0, 2, 3)
+    model = one_node("ZipMap", {"x": x}, domain="ai.onnx.ml", **classes)
+    key = TensorProto.INT64 if "classlabels_int64s" in classes else TensorProto.STRING
+    score = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, score))
+    model.graph.output[0].type.CopyFrom(maps)
+    with pytest.warns(ModelWarning, match="a tensor with a column for each class: 1, 2, 7$"):
+        function = from_onnx(model)
+    found = evaluate(function, [x])["y"]
+    theirs = reference(model, {"x": x})["y"]
+    for row, wanted in zip(found, theirs, strict=True):
+        np.testing.assert_array_equal(row, list(wanted.values()))
+
+
+def test_maps_need_a_column_for_each_class() -> None:
+    x = floats(0, 2, 4)
     text = refusal(one_node("ZipMap", {"x": x}, domain="ai.onnx.ml", classlabels_int64s=[1, 2, 3]))
-    assert "maps are not supported; skl2onnx writes tensors with options={'zipmap': False}" in text
+    assert text.startswith("4 columns for 3 classes")
 
 
 def test_models_of_the_backend_are_freed_with_their_last_reference() -> None:
