@@ -61,12 +61,12 @@ def test_pages_and_sources_use_the_words_of_the_field(capsys: pytest.CaptureFixt
         "Inputs are drawn from a seed.",
         "It has an open dimension.",
         "With an open batch, each run decides it.",
-        "the iterations of a loop",
+        "the turns of a loop",
         "what it says behind a prompt",
         "Small integers",
         "inputs as they come in earnest",
-        "the most likely token",
-        "the expected outputs",
+        "the likeliest token",
+        "the right outputs",
     ],
 )
 def test_planted_words_are_found(planted: str, tmp_path: Path) -> None:
@@ -104,8 +104,10 @@ def test_names_in_sources_are_no_prose(tmp_path: Path) -> None:
     assert main([str(file)]) == 0
 
 
-def test_words_in_code_blocks_are_no_prose() -> None:
-    assert list(found("```sh\n# drawn from\n```\n\n    drawn from a seed\n")) == []
+def test_words_in_code_blocks_are_no_prose(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\n# drawn from\n```\n\n    drawn from a seed\n")
+    assert main([str(page)]) == 0
 
 
 def test_the_list_of_words_names_a_remedy_each() -> None:
