@@ -94,7 +94,11 @@ def sources() -> list[Path]:
     python = (
         p for room in ("host", "rpc", "targets", "scripts") for p in (ROOT / room).rglob("*.py")
     )
-    c = (ROOT / "device_runtime" / "src").glob("*.[ch]")
+    c = (
+        p
+        for room in ("src", "include", "export")
+        for p in (ROOT / "device_runtime" / room).glob("*.[ch]")
+    )
     return sorted(p for p in (*python, *c) if p.resolve() != here)
 
 
