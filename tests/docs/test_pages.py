@@ -35,6 +35,21 @@ def test_every_page_of_docs_is_reachable_from_the_readme() -> None:
     assert {*(ROOT / "docs").rglob("*.md")} - seen == {ROOT / "docs" / "index.md"}
 
 
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("how-to/tflite", "mlc-deploy model.tflite"),
+        ("how-to/decoders", "mlc-deploy generate"),
+        ("how-to/gate", "No board and no GPU"),
+        ("how-to/without_laptop", "--emit obj"),
+        ("how-to/int8", "--max-drop"),
+    ],
+)
+def test_the_readme_leads_to_what_people_ask_first(page: str, shown: str) -> None:
+    file = ROOT / "docs" / f"{page}.md"
+    assert file in linked(ROOT / "README.md") and shown in file.read_text()
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     index = ROOT / "docs" / "index.md"
     assert {*(ROOT / "docs").rglob("*.md")} - linked(index) == {index}
