@@ -189,7 +189,7 @@ def _reading(limits: Limits, timed: bool, costs: Costs) -> str:
         else:
             parts.append(
                 "The cores' limits (multiply-accumulates per second, bytes per second) are "
-                "unknown, so there is no line. Layers on the left are more likely limited by memory."
+                "unknown, so there is no line. Layers on the left are likely limited by memory."
             )
     else:
         parts.append(
