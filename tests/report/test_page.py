@@ -228,7 +228,7 @@ def test_the_roofline_has_the_limits_of_the_cores() -> None:
     assert roof_of(timed) == (3, lines | {"at most 57.6 GMAC/s in int8"})
     timed["limits"] = None
     assert roof_of(timed) == (0, set())
-    assert "are not known" in page_of(timed)
+    assert "are unknown, so there is no line" in page_of(timed)
     assert roof_of(record()) == (1, {"at most 4 per instruction"})
 
 
