@@ -83,7 +83,7 @@ def _turned_along(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], 
 
 def _reduction(name: str) -> Operator:
     """attrs: axes (at least one), keepdims; of max and min skips_nan (False where left out): NaN is
-    no element."""
+    not an element."""
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
