@@ -118,6 +118,7 @@ FUNCTIONS: dict[str, Function] = {
     "floor": Function(np.floor, 0),
     "gelu": Function(
         lambda x: product(x, erfc(-x * 0.5**0.5) / 2),
+        23,  # a rational function of few terms: codegen/math.py
         attrs={"approximate": "none"},
         of_argument=True,
     ),
