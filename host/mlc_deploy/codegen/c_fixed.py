@@ -99,11 +99,12 @@ static inline TYPE SYMBOL(TYPE x) {
 }""",
     "silu": """\
 static inline TYPE SYMBOL(TYPE x) {
-    return x / (1 + EXP(-x));
+    return x < (TYPE)-1e30 ? (TYPE)-0.0 : x / (1 + EXP(-x));
 }""",
     "gelu": """\
 static inline TYPE SYMBOL(TYPE x) {
-    return x * (TYPE)0.5 * (ERF(x * (TYPE)0.70710678118654752440) + 1);
+    return x < (TYPE)-1e30 ? (TYPE)-0.0
+                           : x * (TYPE)0.5 * (ERF(x * (TYPE)0.70710678118654752440) + 1);
 }""",
     "half_bits": """\
 static inline uint16_t SYMBOL(double x) { /* to the nearest float16, half to even */
