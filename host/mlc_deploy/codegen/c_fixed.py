@@ -7,7 +7,12 @@ from .c_text import identifier
 
 SOURCE_NOTE = """\
 /* Made by mlc-deploy. C11 that needs <math.h> and nothing else. The compiler must convert integers
- * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. */"""
+ * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. Comparisons that
+ * are always true come from the model and are no mistakes. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wtype-limits"
+#pragma GCC diagnostic ignored "-Wtautological-compare"
+#endif"""
 
 # The text of device_runtime/include/mlc_abi.h below its comment, word for word. A program may
 # include both headers: the first one declares it.

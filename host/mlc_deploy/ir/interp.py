@@ -44,6 +44,7 @@ from .nodes import (
     Var,
 )
 from .parts import Parts, is_choice
+from .reductions import inits_of_none
 from .rewrite import statements, walk
 
 Array = NDArray[Any]
@@ -193,6 +194,9 @@ class _Writer:
                 yield from self.begun(s.extent)
                 yield f"for {self.name(s.var)} in range({self.expr(s.extent)}):"
                 yield from self.indented(s.body)
+                if (inits := inits_of_none(s)) is not None:
+                    yield f"if {self.expr(s.extent)} <= 0:"
+                    yield from self.indented(inits)
             case Block():
                 yield from self.block(s)
             case Store(buffer, indices, value):
