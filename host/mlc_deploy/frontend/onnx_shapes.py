@@ -110,7 +110,7 @@ def _named_dims(
     result = dict(dims)
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
-            if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
+            if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != int(value):
                 if d in bounds:
                     raise fixed_and_open(d, bounds[d], name, value, where)
                 what = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
@@ -156,7 +156,9 @@ def _examples(bound: Sequence[Dim | str] | None, known: dict[str, int]) -> str:
     for n, d in enumerate(bound):
         name = str(d)
         number = d if isinstance(d, int) else _example(name, len(bound), n)
-        tried.append(number if isinstance(d, int) or d == "?" else known.setdefault(name, number))
+        tried.append(
+            number if isinstance(d, int) or name == "?" else known.setdefault(name, number)
+        )
     return ",".join(map(str, tried))
 
 

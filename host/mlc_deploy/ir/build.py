@@ -74,8 +74,9 @@ def expr(value: ExprLike, dtype: str | None = None) -> Expr:
     return const(value, dtype)
 
 
-def is_const(e: Expr, value: int | float | bool) -> bool:
-    return isinstance(e, Const) and e.value == value
+def is_const(e: Dim, value: int | float | bool) -> bool:
+    """Whether an expression or a dimension is this number."""
+    return (isinstance(e, Const) and e.value == value) if isinstance(e, Expr) else e == value
 
 
 def promoted(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
@@ -255,7 +256,10 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """`a op b`, folded. Raises TypeError where one of them is no expression or number."""
     x, y = promoted(a, b)
+    if x is y and dtype_of(x.dtype).kind != "float" and dtype_of(x.dtype).lanes == 1:
+        return TRUE if FOLD[op](0, 0) else FALSE
     if isinstance(x, Const) and isinstance(y, Const):
         return TRUE if FOLD[op](x.value, y.value) else FALSE
     return Compare(op, x, y, with_lanes("bool", dtype_of(x.dtype).lanes))

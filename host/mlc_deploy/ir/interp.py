@@ -378,7 +378,7 @@ INTRINSICS: dict[str, Any] = {
     "sqrt_": np.sqrt,
     "floor_": np.floor,
     "ceil_": np.ceil,
-    "round_": np.rint,
+    "nearbyint_": np.rint,
     "trunc_": np.trunc,
     "pow_": lambda x, y: np.power(np.float64(x), np.float64(y)),
     "fmod_": np.fmod,

@@ -67,6 +67,7 @@ class Methods:
     reduced: Callable[[Expr], tuple[Any, ...]]
     binary: Callable[[str, ExprLike, ExprLike], Expr]
     compare: Callable[[str, ExprLike, ExprLike], Expr]
+    function: Callable[..., Expr]
     cast: Callable[[str, ExprLike], Expr]
     load: Callable[[Buffer, Sequence[ExprLike]], Expr]
 
@@ -90,9 +91,32 @@ class Node:
 
 
 class Arithmetic(Node):
-    """Operators that make expressions; they fold constants (the functions stand in build.py)."""
+    """Operators that make expressions; they fold constants (the functions stand in build.py).
+
+    Every operator of Python makes an expression here, `==` and `!=` too, or is refused: the truth
+    of an expression is not known, so `and`, `or`, `not`, `in` and `if` have no answer. `same_as` is
+    identity, `same_expr` and `structural_equal` (structural.py) compare what is written. Sets and
+    dicts hold nodes by identity.
+    """
 
     __slots__ = ()
+    __array_ufunc__ = None  # a number of numpy leaves its operators to the expression
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        if other is None:  # no value, so no comparison: it is another object
+            return NotImplemented
+        return self.methods.compare("==", self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        if other is None:
+            return NotImplemented
+        return self.methods.compare("!=", self, other)  # type: ignore[arg-type]
+
+    def same_as(self, other: object) -> bool:
+        """Whether it is the same node."""
+        return self is other
 
     def __add__(self, other: ExprLike) -> Expr:
         return self.methods.binary("+", self, other)
@@ -130,23 +154,62 @@ class Arithmetic(Node):
     def __rmod__(self, other: ExprLike) -> Expr:
         return self.methods.binary("%", other, self)
 
+    def __divmod__(self, other: ExprLike) -> tuple[Expr, Expr]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: ExprLike) -> tuple[Expr, Expr]:
+        return other // self, other % self
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return self.methods.function("pow", self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return self.methods.function("pow", other, self)
+
     def __and__(self, other: ExprLike) -> Expr:
         return self.methods.binary("&", self, other)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("&", other, self)
 
     def __or__(self, other: ExprLike) -> Expr:
         return self.methods.binary("|", self, other)
 
+    def __ror__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("|", other, self)
+
     def __xor__(self, other: ExprLike) -> Expr:
         return self.methods.binary("^", self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("^", other, self)
 
     def __lshift__(self, other: ExprLike) -> Expr:
         return self.methods.binary("<<", self, other)
 
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("<<", other, self)
+
     def __rshift__(self, other: ExprLike) -> Expr:
         return self.methods.binary(">>", self, other)
 
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return self.methods.binary(">>", other, self)
+
     def __neg__(self) -> Expr:
         return self.methods.binary("-", 0, self)
+
+    def __pos__(self) -> Expr:
+        return self.methods.function("+", self)
+
+    def __invert__(self) -> Expr:
+        return self.methods.function("~", self)
+
+    def __abs__(self) -> Expr:
+        return self.methods.function("abs", self)
+
+    def __round__(self, digits: None = None) -> Expr:
+        return self.methods.function("round", self, digits)
 
     def __lt__(self, other: ExprLike) -> Expr:
         return self.methods.compare("<", self, other)
@@ -161,17 +224,25 @@ class Arithmetic(Node):
         return self.methods.compare(">=", self, other)
 
     def equal(self, other: ExprLike) -> Expr:
-        """`==` as an expression (Python's `==` on nodes is identity)."""
+        """`self == other`."""
         return self.methods.compare("==", self, other)
 
     def astype(self, dtype: str) -> Expr:
         return self.methods.cast(dtype, self)
 
+    def __bool__(self) -> bool:
+        raise UnknownValue(
+            f"the truth of '{self}' is not known while the program is being built\n"
+            "  try: te.if_then_else(condition, a, b) instead of 'if'; te.all(a, b), te.any(a, b)"
+            " and te.not_(a) instead of 'and', 'or' and 'not'; a.same_as(b) for the same object",
+            self,
+        )
+
 
 class UnknownValue(TypeError):
     """A number or truth value was asked of an expression, `of`, that has none yet."""
 
-    def __init__(self, text: str, of: Expr | None = None) -> None:
+    def __init__(self, text: str, of: Arithmetic | None = None) -> None:
         super().__init__(text)
         self.of = of
 
@@ -192,13 +263,6 @@ class Expr(Arithmetic):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.methods.reduced(self)
-
-    def __bool__(self) -> bool:
-        raise UnknownValue(
-            f"the value of '{self}' is not known while the program is being built\n"
-            "  try: te.if_then_else(condition, a, b) or te.select instead of 'if', 'and', 'or'",
-            self,
-        )
 
     if not TYPE_CHECKING:  # an expression is no integer; int() and float() ask for this, too
 

@@ -31,7 +31,7 @@ CUBIC = -0.75  # the parameter of Keys' kernel
 
 class _Expressions:
     floor = staticmethod(te.floor)
-    round = staticmethod(te.round)
+    round = staticmethod(te.nearbyint)
     fmod = staticmethod(te.fmod)
     abs = staticmethod(te.abs)
     minimum = staticmethod(te.minimum)

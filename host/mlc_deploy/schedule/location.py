@@ -29,6 +29,7 @@ from ..ir import (
     loads,
     once,
     rebuild,
+    same_exprs,
     seq,
     statements,
     substitute,
@@ -129,7 +130,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     if not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' runs under a predicate", target)
     reads = [n for n in loads(value) if n.buffer is buffer]
-    if any(tuple(n.indices) != args for n in reads):
+    if any(not same_exprs(n.indices, args) for n in reads):
         refuse(
             primitive,
             f"block '{block}' reads other elements of '{buffer.name}' than it writes",
@@ -180,7 +181,8 @@ def _elementwise(
     unused = [
         i
         for i in block.iters
-        if i.var not in args and not (isinstance(i.extent, Const) and i.extent.value == 1)
+        if all(i.var is not a for a in args)
+        and not (isinstance(i.extent, Const) and i.extent.value == 1)
     ]
     if unused:
         refuse(primitive, f"block '{block.name}' has iterations that its store does not use", block)

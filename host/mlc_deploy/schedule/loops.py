@@ -132,7 +132,7 @@ def split(
     if not preserve_unit_iters:
         kept = [(v, n) for v, n in nest if not is_const(n, 1)] or nest[:1]
         zero = const(0, dtype)
-        body = substitute(body, {v: zero for v, n in nest if (v, n) not in kept})
+        body = substitute(body, dict.fromkeys(set(inner) - {v for v, _ in kept}, zero))
     for v, size in reversed(kept):
         body = For(v, size, "serial", body)
     return replace(func, target, body), [v.name for v, _ in kept]

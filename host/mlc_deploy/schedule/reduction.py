@@ -266,7 +266,7 @@ def _partial_block(
     combined = binary(combine, kept, substitute(value, values))
     store = Store(partial, tuple(at), if_then_else(holds, combined, kept))
     init = Store(partial, tuple(at), _neutral(block, combine))
-    left = all_of(*(c for c in conditions(block) if c not in skipping))
+    left = all_of(*(c for c in conditions(block) if all(c is not s for s in skipping)))
     return refreshed(
         with_fields(block, iters=(*iters, *loops.values()), body=store, init=init, predicate=left)
     )

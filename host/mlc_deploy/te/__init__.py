@@ -6,6 +6,8 @@ import mlc_deploy
 
 from ..ir import IterVar, address_of, call_extern
 from ..ir.build import all_of, any_of, if_then_else, not_, select
+from ..ir.build import all_of as all
+from ..ir.build import any_of as any
 from .intrinsics import (
     abs,
     ceil,
@@ -17,6 +19,7 @@ from .intrinsics import (
     fmod,
     gelu,
     log,
+    nearbyint,
     pow,
     round,
     rsqrt,
@@ -76,7 +79,9 @@ __all__ = [
     "ThreadAxis",
     "abs",
     "address_of",
+    "all",
     "all_of",
+    "any",
     "any_of",
     "call_extern",
     "call_llvm_pure_intrin",
@@ -103,6 +108,7 @@ __all__ = [
     "min",
     "min_value",
     "minimum",
+    "nearbyint",
     "not_",
     "placeholder",
     "pow",

@@ -31,6 +31,22 @@ from ..ir import (
 from ..ir.nodes import TRUE
 
 
+class Axes(tuple[IterVar, ...]):
+    """Axes in order. `in` and `index` look for the axis itself: `==` of two axes is an expression,
+    of the values that they have in an iteration."""
+
+    __slots__ = ()
+
+    def __contains__(self, axis: object) -> bool:
+        return any(axis is a for a in self)
+
+    def index(self, axis: object, *_: Any) -> int:
+        for number, a in enumerate(self):
+            if a is axis:
+                return number
+        raise ValueError(f"{axis} is none of the axes")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceholderOp:
     """An input: it has no axes, and reads nothing."""
@@ -38,12 +54,12 @@ class PlaceholderOp:
     name: str
 
     @property
-    def axis(self) -> tuple[IterVar, ...]:
-        return ()
+    def axis(self) -> Axes:
+        return Axes()
 
     @property
-    def reduce_axis(self) -> tuple[IterVar, ...]:
-        return ()
+    def reduce_axis(self) -> Axes:
+        return Axes()
 
     @property
     def input_tensors(self) -> tuple[Tensor, ...]:
@@ -55,16 +71,16 @@ class ComputeOp:
     """output[axis] = body[i] for output i; all outputs have one shape."""
 
     name: str
-    axis: tuple[IterVar, ...]
+    axis: Axes
     body: tuple[Expr, ...]
     attrs: Mapping[str, Any]
 
     @property
-    def reduce_axis(self) -> tuple[IterVar, ...]:
+    def reduce_axis(self) -> Axes:
         match self.body[0]:
             case Reduce(axes=axes):
-                return axes
-        return ()
+                return Axes(axes)
+        return Axes()
 
     @property
     def input_tensors(self) -> tuple[Tensor, ...]:
@@ -88,12 +104,12 @@ class ExternOp:
     body: Stmt
 
     @property
-    def axis(self) -> tuple[IterVar, ...]:
-        return ()
+    def axis(self) -> Axes:
+        return Axes()
 
     @property
-    def reduce_axis(self) -> tuple[IterVar, ...]:
-        return ()
+    def reduce_axis(self) -> Axes:
+        return Axes()
 
     @property
     def input_tensors(self) -> tuple[Tensor, ...]:
@@ -180,7 +196,7 @@ def compute(
     """
     dims = tuple(shape)
     names = _axis_names(fcompute, len(dims))
-    axis = tuple(
+    axis = Axes(
         IterVar(v := Var(n), expr(extent), "spatial", v)
         for n, extent in zip(names, dims, strict=True)
     )
