@@ -134,6 +134,59 @@ def main(A: T.Buffer((16, 4), "float32")):
     )
 
 
+def summed() -> PrimFunc:
+    """Every row is added to B: the loop over rows writes the same elements again."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((8, 4), "float32"), B: T.Buffer((4,), "float32")):
+    for i, k in T.grid(8, 4):
+        with T.block("B"):
+            v_i, v_k = T.axis.remap("SS", [i, k])
+            T.reads(A[v_i, v_k], B[v_k])
+            T.writes(B[v_k])
+            B[v_k] = B[v_k] + A[v_i, v_k]
+"""
+    )
+
+
+def twice() -> PrimFunc:
+    """A sum that begins again with its second step, since 1 * 1 // 2 is 0."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((6, 32), "float32"), B: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 8):
+        with T.block("B"):
+            v_i = T.axis.spatial(6, i)
+            v_k = T.axis.reduce(32, k * k // 2)
+            T.reads(A[v_i, v_k])
+            T.writes(B[v_i])
+            with T.init():
+                B[v_i] = T.float32(0)
+            B[v_i] = B[v_i] + A[v_i, v_k]
+"""
+    )
+
+
+def elsewhere() -> PrimFunc:
+    """A sum whose init writes other elements than its steps."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((6, 8), "float32"), B: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 8):
+        with T.block("B"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            T.reads(A[v_i, v_k])
+            T.writes(B[0:6])
+            with T.init():
+                B[v_i] = T.float32(0)
+            B[5 - v_i] = B[5 - v_i] + A[v_i, v_k]
+"""
+    )
+
+
 def triangle() -> PrimFunc:
     """The inner loop's extent is the outer loop's variable."""
     return parsed(

@@ -29,6 +29,7 @@ from tests.schedule.small_programs import (
     rows,
     scan,
     stencil,
+    summed,
     symbolic,
     triangle,
     two_results,
@@ -89,6 +90,7 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("parallel", "x")),
         case(matmul, ("parallel", "k")),
         case(scan, ("parallel", "i")),
+        case(summed, ("parallel", "i")),
         case(two_results, ("compute_at", "B", "i_1"), ("parallel", "i_2")),
     ],
     "vectorize": [
@@ -200,6 +202,7 @@ REFUSALS: dict[str, list[Case]] = {
         ),
     ],
     "cache_read": [
+        case(chain, ("cache_read", "C", 0, "shared")),
         case(chain, ("cache_read", "C", 1, "local")),
         case(
             chain,
@@ -242,7 +245,14 @@ def test_refusals(primitive: str, golden: Callable[..., None]) -> None:
 
 
 # Refusals that other tests reach: of blocks in blocks, and rfactor's.
-ELSEWHERE = ("rfactor", "_combiner", "_skipping_parts", "require_leaf", "find_outermost")
+ELSEWHERE = (
+    "rfactor",
+    "_combiner",
+    "_require_parts",
+    "_skipping_parts",
+    "require_leaf",
+    "find_outermost",
+)
 
 
 def test_every_refusal_is_shown() -> None:

@@ -191,12 +191,13 @@ ERRORS: dict[str, Callable[[], object]] = {
     "an unknown identity": lambda: te.reduce("-", _placeholders()[0][0, 0], te.reduce_axis(4)),
     "too few indices": lambda: _placeholders()[0][0],
     "a float as index": lambda: _placeholders()[0][0, 1.5],
-    "dtypes mixed": lambda: _placeholders()[0][0, 0] + _placeholders()[1][0],
+    "a number outside of its dtype": lambda: te.const(200, "int8"),
+    "a negative number beside uint32": lambda: te.var("n", "uint32") - (-1),
+    "numbers of lanes": lambda: te.var("v", "int32x4") + te.var("w", "int32x8"),
     "an integer divided": lambda: _placeholders()[1][0] / 2,
     "a float's remainder": lambda: _placeholders()[0][0, 0] % 2,
-    "half an integer": lambda: _placeholders()[1][0] + 0.5,
     "exp of an integer": lambda: te.exp(_placeholders()[1][0]),
-    "pow of integers": lambda: te.pow(_placeholders()[1][0], 2),
+    "pow of integers": lambda: te.pow(_placeholders()[1][0], -2),
     "an unknown dtype": lambda: te.placeholder((4,), "float31"),
 }
 

@@ -23,7 +23,7 @@ def scalar(name: str, x: ExprLike) -> Expr:
 def power(x: ExprLike, y: ExprLike) -> Expr:
     """x to the power y. Of integers, y is a number that is not negative: the result is a product,
     as is a square of floats."""
-    a, b = promoted(x, y)
+    a, b = promoted(x, y, "*")
     number = b.value if isinstance(b, Const) else None
     if dtype_of(a.dtype).kind == "float":
         return a * a if number == 2 else call("pow", a.dtype, a, b)
@@ -60,6 +60,11 @@ def rounded(x: ExprLike, digits: None = None) -> Expr:
     return select(absolute(value - whole) >= 0.5, whole + step, whole)
 
 
+def negated(x: ExprLike) -> Expr:
+    value = expr(x)
+    return binary("-", const(0, dtype_of(value.dtype).scalar), value)
+
+
 def absolute(x: ExprLike) -> Expr:
     value = expr(x)
     kind = dtype_of(value.dtype)
@@ -82,9 +87,10 @@ def inverted(x: ExprLike) -> Expr:
     return binary("^", value, const(ones, kind.scalar))
 
 
-# Python's operators that are functions here; "+" of one operand is the operand.
+# Python's operators that are functions here; "+" and "-" are those of one operand.
 OPERATORS: dict[str, Callable[..., Expr]] = {
     "+": expr,
+    "-": negated,
     "~": inverted,
     "abs": absolute,
     "pow": power,

@@ -197,7 +197,7 @@ class Arithmetic(Node):
         return self.methods.binary(">>", other, self)
 
     def __neg__(self) -> Expr:
-        return self.methods.binary("-", 0, self)
+        return self.methods.function("-", self)
 
     def __pos__(self) -> Expr:
         return self.methods.function("+", self)
@@ -606,6 +606,9 @@ class IRModule(Node):
         return IRModule({func.name: func})
 
     def __getitem__(self, name: str) -> Any:
+        """The function of a name; "main" is also the name of a module's only function."""
+        if name == "main" and name not in self.functions and len(self.functions) == 1:
+            return next(iter(self.functions.values()))
         return self.functions[name]
 
     def __iter__(self) -> Iterator[str]:

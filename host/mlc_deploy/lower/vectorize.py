@@ -247,7 +247,9 @@ def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
     def visit(m: Any) -> Any:
         nonlocal period
         match m:
-            case Binary("%", v.var, Const(by)) if v.count % int(by) == 0 and period in (0, by):
+            case Binary("%", a, Const(by)) if (
+                a is v.var and v.count % int(by) == 0 and period in (0, by)
+            ):
                 period = int(by)
                 return place
         return rebuild(m, visit)

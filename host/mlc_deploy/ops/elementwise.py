@@ -107,8 +107,8 @@ HALF_MISH, MISH = 5, 20
 
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
-    low = x if min is None else te.maximum(x, min)
-    return low if max is None else te.minimum(low, max)
+    low = x if min is None else te.maximum(x, const(min, x.dtype))
+    return low if max is None else te.minimum(low, const(max, x.dtype))
 
 
 def _clip_array(x: Array, min: float | None = None, max: float | None = None) -> Array:

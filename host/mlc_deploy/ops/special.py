@@ -139,8 +139,8 @@ def _integer_power_array(a: Array, b: Array) -> Array:
 
 
 def _shrink(x: Expr, lambd: float, bias: float) -> Expr:
-    zero = const(0, x.dtype)
-    return te.select(x < -lambd, x + bias, te.select(x > lambd, x - bias, zero))
+    zero, moved = const(0, x.dtype), const(bias, x.dtype)
+    return te.select(x < -lambd, x + moved, te.select(x > lambd, x - moved, zero))
 
 
 SPECIAL = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ..ir import (
     Block,
@@ -48,6 +48,7 @@ from .tree import (
 def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """B[v] = …   =>   B_local[v] = …; B[v] = B_local[v]. The copy's block is `<buffer>_<scope>`."""
     primitive = "cache_write"
+    known_scope(primitive, scope)
     path = find_outermost(func, block, primitive)
     target = block_at(path)
     if not (is_complete(func, target) or is_reduction(func, target)):
@@ -66,6 +67,7 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
 def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """… A[v] …   =>   A_local[v] = A[v]; … A_local[v] …, for one reader."""
     primitive = "cache_read"
+    known_scope(primitive, scope)
     path = find_leaf(func, block, primitive)
     target = block_at(path)
     buffer = _nth(primitive, target, list(dict.fromkeys(r.buffer for r in target.reads)), index)
@@ -78,7 +80,10 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
         return rebuild(m, cached)
 
     init = None if target.init is None else cached(target.init)
-    swapped = refreshed(with_fields(target, body=cached(target.body), init=init))
+    predicate = cached(target.predicate)
+    swapped = refreshed(
+        with_fields(target, body=cached(target.body), init=init, predicate=predicate)
+    )
     copy, name = _copy(func, buffer, cache, scope)
     func = replace(func, target, swapped)
     root = root_block(func)
@@ -92,6 +97,12 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
     body.insert(max(made, default=0), copy)
     func = with_fields(func, body=with_fields(root, body=seq(body)))
     return with_allocs(func, add=[cache]), name
+
+
+def known_scope(primitive: str, scope: str) -> None:
+    """Refuses scopes that scripts have not either."""
+    if scope not in get_args(Scope):
+        refuse(primitive, f"no scope '{scope}'", mend='"global" or "local"')
 
 
 def _nth(primitive: str, block: Block, buffers: list[Buffer], index: int) -> Buffer:
@@ -136,6 +147,7 @@ def _top_statement(path: list[Stmt]) -> Stmt:
 def set_scope(func: PrimFunc, block: str, index: int, scope: Scope) -> PrimFunc:
     """Puts a buffer that a block writes into another scope."""
     primitive = "set_scope"
+    known_scope(primitive, scope)
     target = block_at(find_block(func, block, primitive))
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
     if buffer not in (*root_block(func).allocs, *target.allocs):

@@ -153,17 +153,64 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     return any(_differs(_moved(form, moving), loops, known) for form in forms())
 
 
-def _differs(form: Linear, loops: Sequence[For], known: Ranges) -> bool:
-    """Whether the form is different in all turns of the first of `loops`, whatever the others do:
-    the first moves it further than all others together, or the loops are its digits."""
+def turns_write_apart(target: For, block: Block) -> bool:
+    """Whether different turns of the loop write different elements: they run the block for
+    different spatial iterations, and every write tells these apart."""
+    if isinstance(target.extent, Const) and int(target.extent) <= 1:
+        return True
+    return turns_disjoint(target, block) and all(
+        _tells_apart(target, block, write) for write in block.writes
+    )
+
+
+def _tells_apart(target: For, block: Block, write: Region) -> bool:
+    """Whether a write touches different elements in all turns, which run the block for different
+    iterations: each iteration that the loop moves has a dimension of its own, or some index moves
+    further from turn to turn than all other loops and the extent reach."""
+    moved = {
+        i.var
+        for i in block.iters
+        if i.kind == "spatial" and target.var in vars_in(i.binding) and not is_const(i.extent, 1)
+    }
+    own = {_owner(low, size) for low, size in zip(write.minimum, write.extent, strict=True)}
+    if moved <= own:
+        return True
+    loops = [s for s in statements(target) if isinstance(s, For)]
+    known = loop_ranges(loops)
+    moving = {loop.var for loop in loops}
+    bindings = {i.var: i.binding for i in block.iters}
+    for low, size in zip(write.minimum, write.extent, strict=True):
+        form = _moved(linear(substitute(low, bindings), known), moving)
+        if isinstance(size, Const) and _differs(form, loops, known, int(size)):
+            return True
+    place = _place(block, write, known)
+    return place is not None and _differs(_moved(place, moving), loops, known)
+
+
+def _owner(low: Expr, size: Expr) -> Var | None:
+    """The iteration whose values take different elements of a dimension: low is a multiple of it,
+    by the extent at least."""
+    if isinstance(low, Var):
+        return low if is_const(size, 1) else None
+    form = linear(low, {})
+    if len(form.terms) != 1 or not isinstance(size, Const):
+        return None
+    ((atom, step),) = form.terms.items()
+    return atom if isinstance(atom, Var) and abs(step) >= int(size) else None
+
+
+def _differs(form: Linear, loops: Sequence[For], known: Ranges, size: int = 1) -> bool:
+    """Whether the form, an index of `size` elements, takes different ones in all turns of the first
+    of `loops`, whatever the others do: the first moves it further than all others together, or the
+    loops are its digits."""
     var = loops[0].var
     step = form.terms.get(var)
     rest = form.without(var)
     if step is not None and not any(var in _atom_vars(a) for a in rest.terms):
         low, high = bounds(rest, known)
-        if low is not None and high is not None and high - low < abs(step):
+        if low is not None and high is not None and high - low + size <= abs(step):
             return True
-    return _digits(form, loops)
+    return size == 1 and _digits(form, loops)
 
 
 def _digits(form: Linear, loops: Sequence[For]) -> bool:

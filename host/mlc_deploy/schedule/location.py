@@ -100,10 +100,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
                 elements[content(m)] = found
             return found
         if isinstance(m, Block) and any(r.buffer is buffer for r in m.reads):
+            init = None if m.init is None else inlined(m.init)
             return refreshed(
-                with_fields(
-                    m, body=inlined(m.body), init=None if m.init is None else inlined(m.init)
-                )
+                with_fields(m, body=inlined(m.body), init=init, predicate=inlined(m.predicate))
             )
         return rebuild(m, inlined)
 

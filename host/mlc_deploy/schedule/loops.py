@@ -32,7 +32,7 @@ from ..ir.build import compare, is_root
 from ..ir.dtypes import value_range
 from ..ir.names import names_of
 from ..ir.nodes import ForKind
-from .coverage import turns_disjoint
+from .coverage import turns_disjoint, turns_write_apart
 from .tree import (
     blocks_in,
     bound_to,
@@ -314,7 +314,7 @@ def require_independent(
         alone = all(_private(func, target, w.buffer) for w in block.writes)
         if (kind or target.kind) == "vectorized":  # lanes share what is private to a turn
             alone = alone and is_complete(func, block)
-        if not alone and not turns_disjoint(target, block):
+        if not alone and not turns_write_apart(target, block):
             refuse(
                 primitive,
                 f"turns of loop '{target.name}' write the same elements in block '{block.name}'",

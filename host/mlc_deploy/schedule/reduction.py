@@ -165,10 +165,9 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     require_leaf(primitive, target)
     combine, value, place = _combiner(primitive, target)
     nest = loops_of(find_block(func, target.name, primitive))
+    _require_parts(primitive, target, nest)
     if any(b is not target for b in blocks_in(nest[0])):
         refuse(primitive, f"other blocks share loops with block '{target.name}'", nest[0])
-    if outer.var in bound_to(target, "spatial"):
-        refuse(primitive, f"loop '{loop}' is bound to spatial iterations too", outer)
     skipping = _skipping_parts(target, outer, nest)
     (out,) = {w.buffer for w in target.writes}
     if not 0 <= factor_axis <= out.ndim:
@@ -191,6 +190,27 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     tops = stmts_of(root_block(func).body)
     top = next(s for s in tops if any(b is rf for b in blocks_in(s)))
     return with_allocs(replace(func, top, seq([top, final])), add=[partial]), rf.name
+
+
+def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
+    """Refuses unless each loop runs through results or through the reduction, and every step is
+    taken once: each part then has one first step, with which it begins."""
+    mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
+    for loop in nest:
+        if loop.var in mixed:
+            refuse(
+                primitive,
+                f"loop '{loop.name}' runs through results and reduction of block '{block.name}' at "
+                "once",
+                loop,
+                f"{primitive} before these loops are fused",
+            )
+        if not turns_disjoint(loop, block, ("spatial", "reduce")):
+            refuse(
+                primitive,
+                f"turns of loop '{loop.name}' may take a step of block '{block.name}' again",
+                loop,
+            )
 
 
 def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]]:

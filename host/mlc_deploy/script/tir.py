@@ -19,7 +19,7 @@ from ..ir import Expr, ExprLike, address_of, call_extern, const, dtype_of, expr,
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
 from ..ir import cast as converted
-from ..ir.build import promoted
+from ..ir.build import number, promoted
 from ..ir.nodes import Call
 from ..te.intrinsics import (
     abs,
@@ -123,7 +123,7 @@ class Scalar(Expr):
             return const(float(value), cls.dtype)
         if isinstance(value, Expr):
             return converted(cls.dtype, value)
-        return const(value, cls.dtype)  # type: ignore[arg-type]
+        return number(value, cls.dtype)  # type: ignore[arg-type]
 
 
 class int8(Scalar):

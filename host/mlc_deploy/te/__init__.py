@@ -8,6 +8,7 @@ from ..ir import IterVar, address_of, call_extern
 from ..ir.build import all_of, any_of, if_then_else, not_, select
 from ..ir.build import all_of as all
 from ..ir.build import any_of as any
+from ..ir.build import number as const
 from .intrinsics import (
     abs,
     ceil,
@@ -87,6 +88,7 @@ __all__ = [
     "call_llvm_pure_intrin",
     "ceil",
     "compute",
+    "const",
     "cos",
     "create_prim_func",
     "create_schedule",

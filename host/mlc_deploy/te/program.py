@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..ir import (
     Block,
@@ -94,14 +95,16 @@ def _nest(
     """One block for an operation, in loops over its axes."""
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []
+    to_loop: dict[Var, Expr] = {}
     to_block: dict[Var, Expr] = {}
     for axis in (*op.axis, *op.reduce_axis):
         loop = Var(names.fresh(axis.var.name), axis.var.dtype)
         inside = Var(f"v_{loop.name}", axis.var.dtype)
         names.fresh(inside.name)
-        loops.append((loop, axis.extent))
-        iters.append(IterVar(inside, axis.extent, axis.kind, loop))
-        to_block[axis.var] = inside
+        extent = substitute(axis.extent, to_loop)  # it may be of an axis before it
+        loops.append((loop, extent))
+        iters.append(IterVar(inside, extent, axis.kind, loop))
+        to_loop[axis.var], to_block[axis.var] = loop, inside
     here = tuple(to_block[axis.var] for axis in op.axis)
     init: list[Stmt] = []
     body: list[Stmt] = []
@@ -125,9 +128,21 @@ def _nest(
         writes,
         stmt,
         seq(init) if init else None,
-        annotations=dict(op.attrs),
+        annotations=_of_buffers(dict(op.attrs), buffers),
     )
     return loop_nest(loops, block)
+
+
+def _of_buffers(attrs: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
+    """Attributes of an operation, with the program's buffers for tensors."""
+    match attrs:
+        case Tensor():
+            return buffers.get(attrs, attrs)
+        case list() | tuple():
+            return type(attrs)(_of_buffers(a, buffers) for a in attrs)
+        case Mapping():
+            return {key: _of_buffers(a, buffers) for key, a in attrs.items()}
+    return attrs
 
 
 def _calls(
