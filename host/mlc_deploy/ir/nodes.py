@@ -119,24 +119,32 @@ class Arithmetic(Node):
         return self is other
 
     def __add__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("+", self, other)
 
     def __radd__(self, other: ExprLike) -> Expr:
         return self.methods.binary("+", other, self)
 
     def __sub__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("-", self, other)
 
     def __rsub__(self, other: ExprLike) -> Expr:
         return self.methods.binary("-", other, self)
 
     def __mul__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("*", self, other)
 
     def __rmul__(self, other: ExprLike) -> Expr:
         return self.methods.binary("*", other, self)
 
     def __truediv__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("/", self, other)
 
     def __rtruediv__(self, other: ExprLike) -> Expr:
@@ -357,14 +365,29 @@ class Call(Expr):
     dtype: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Combiner:
+    """A step of reductions that go together: of the values so far, `left`, and the values of one
+    iteration, `right`, `results` makes the next values."""
+
+    left: tuple[Var, ...]
+    right: tuple[Var, ...]
+    results: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        names = [v.name for v in (*self.left, *self.right)]
+        return f"lambda {', '.join(names)}: ({', '.join(map(str, self.results))})"
+
+
 @node
 class Reduce(Expr):
     """A reduction, at the top of a tensor expression only: TE lowers it to a block with init.
 
-    `combine` is "+", "min" or "max" (an operator of Binary); `identity` its neutral element.
+    `combine` is "+", "*", "min" or "max" (an operator of Binary), or a Combiner; `identity` its
+    neutral element.
     """
 
-    combine: str
+    combine: str | Combiner
     value: Expr
     axes: tuple[IterVar, ...]
     condition: Expr

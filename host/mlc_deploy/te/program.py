@@ -8,8 +8,10 @@ from typing import Any
 from ..ir import (
     Block,
     Buffer,
+    Dim,
     Expr,
     IterVar,
+    Let,
     PrimFunc,
     Reduce,
     Region,
@@ -27,6 +29,7 @@ from ..ir import (
 )
 from ..ir.build import loop_nest
 from ..ir.names import Names
+from ..ir.nodes import Combiner
 from ..ir.regions import point_regions
 from .tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
 
@@ -108,11 +111,24 @@ def _nest(
     here = tuple(to_block[axis.var] for axis in op.axis)
     init: list[Stmt] = []
     body: list[Stmt] = []
+    inner: tuple[Buffer, ...] = ()
+    if isinstance(first := op.body[0], Reduce) and isinstance(first.combine, Combiner):
+        values = [replace_buffers(substitute(e, to_block), buffers) for e in op.body]
+        places = {t.output: buffers[t] for t in outputs}
+        inner = tuple(
+            Buffer(names.fresh(f"{op.name}_{n}"), op_shape(op), e.dtype)
+            for n, e in enumerate(values) if n not in places
+        )  # fmt: skip
+        unused = iter(inner)
+        written = [places[n] if n in places else next(unused) for n in range(len(values))]
+        init, body = _together(first.combine, values, written, here, names)
+        outputs = ()
     for tensor in outputs:
         value = replace_buffers(substitute(op.body[tensor.output], to_block), buffers)
         out = buffers[tensor]
         if isinstance(value, Reduce):
             init.append(Store(out, here, value.identity))
+            assert isinstance(value.combine, str)
             step = binary(value.combine, out[here], value.value)
             if not is_const(value.condition, True):
                 step = if_then_else(value.condition, step, out[here])
@@ -129,8 +145,40 @@ def _nest(
         stmt,
         seq(init) if init else None,
         annotations=_of_buffers(dict(op.attrs), buffers),
+        allocs=inner,
     )
     return loop_nest(loops, block)
+
+
+def op_shape(op: ComputeOp) -> tuple[Dim, ...]:
+    return tuple(axis.extent for axis in op.axis)
+
+
+def _together(
+    combiner: Combiner,
+    values: Sequence[Expr],
+    written: Sequence[Buffer],
+    here: tuple[Expr, ...],
+    names: Names,
+) -> tuple[list[Stmt], list[Stmt]]:
+    """(inits, steps) of reductions that go together: all results of a step come from the values
+    before it."""
+    reduced = [e for e in values if isinstance(e, Reduce)]
+    before = [out[here] for out in written]
+    given: dict[Var, Expr] = dict(zip(combiner.left, before, strict=True))
+    given |= dict(zip(combiner.right, (e.value for e in reduced), strict=True))
+    condition = reduced[0].condition
+    steps = [substitute(e, given) for e in combiner.results]
+    if not is_const(condition, True):
+        steps = [if_then_else(condition, e, b) for e, b in zip(steps, before, strict=True)]
+    init = [Store(o, here, e.identity) for o, e in zip(written, reduced, strict=True)]
+    made = [Var(names.fresh(f"v_{o.name}"), o.dtype) for o in written]
+    body = seq(Store(o, here, v) for o, v in zip(written, made, strict=True))
+    if len(made) == 1:
+        return [*init], [Store(written[0], here, steps[0])]
+    for v, e in reversed(list(zip(made, steps, strict=True))):
+        body = Let(v, e, body)
+    return [*init], [body]
 
 
 def _of_buffers(attrs: Any, buffers: Mapping[Buffer, Buffer]) -> Any:

@@ -33,6 +33,7 @@ class Split:
     inner: IterVar
     factor: int | None
     nparts: int | None
+    disable_predication: bool
     at: str  # the user's line
 
 
@@ -138,9 +139,15 @@ class Stage:
     # ------------------------------------------------------------------------------------ loops
 
     def split(
-        self, parent: IterVar, factor: int | None = None, nparts: int | None = None
+        self,
+        parent: IterVar,
+        factor: int | None = None,
+        nparts: int | None = None,
+        disable_predication: bool = False,
     ) -> tuple[IterVar, IterVar]:
-        """(outer, inner) in place of an axis; inner has `factor` turns, or outer `nparts`."""
+        """(outer, inner) in place of an axis; inner has `factor` turns, or outer `nparts`.
+        disable_predication: without a guard, since the caller knows that the turns are all needed.
+        """
         self._require_leaf("split", parent)
         self._require_unmarked("split", parent)
         if (factor is None) == (nparts is None):
@@ -153,7 +160,9 @@ class Stage:
         outer, inner = (
             made_axis(f"{parent.var.name}_{n}", size, parent) for n, size in enumerate(sizes)
         )
-        self.relations.append(Split(parent, outer, inner, factor, nparts, caller()))
+        self.relations.append(
+            Split(parent, outer, inner, factor, nparts, disable_predication, caller())
+        )
         self._replace((parent,), (outer, inner))
         return outer, inner
 
