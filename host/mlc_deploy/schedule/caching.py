@@ -26,6 +26,7 @@ from ..ir import (
 from ..ir.build import is_root, loop_nest, stmts_of
 from ..ir.names import block_names_of, names_of
 from ..ir.nodes import Scope, Seq
+from .coverage import is_bounded_by_iterations
 from .tree import (
     block_at,
     blocks_in,
@@ -35,6 +36,7 @@ from .tree import (
     is_complete,
     is_reduction,
     path_of,
+    ranges_at,
     readers,
     refreshed,
     refuse,
@@ -53,6 +55,8 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
     target = block_at(path)
     if not (is_complete(func, target) or is_reduction(func, target)):
         refuse(primitive, f"block '{block}' is neither complete nor a reduction", target)
+    if not is_bounded_by_iterations(target, ranges_at(path)):
+        refuse(primitive, f"block '{block}' leaves out elements: {target.predicate}", target)
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
     if any(b in readers(func, buffer) for b in blocks_in(_top_statement(path))):
         refuse(primitive, f"'{buffer.name}' is read inside the loops that write it", target)

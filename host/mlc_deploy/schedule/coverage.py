@@ -12,6 +12,7 @@ from ..arith.regions import Interval
 from ..ir import (
     Binary,
     Block,
+    Buffer,
     Compare,
     Const,
     Dim,
@@ -22,6 +23,7 @@ from ..ir import (
     const,
     expr,
     is_const,
+    same_expr,
     statements,
     substitute,
 )
@@ -185,6 +187,54 @@ def _tells_apart(target: For, block: Block, write: Region) -> bool:
             return True
     place = _place(block, write, known)
     return place is not None and _differs(_moved(place, moving), loops, known)
+
+
+def turns_share(target: For, writer: Block, other: Block) -> Buffer | None:
+    """A buffer that one block writes and another block uses, perhaps in different turns of the
+    loop; None where each turn uses what no other turn writes."""
+    loops = [s for s in statements(target) if isinstance(s, For)]
+    known = loop_ranges(loops)
+    for write in writer.writes:
+        for use in (*other.reads, *other.writes):
+            if use.buffer is not write.buffer:
+                continue
+            one, two = (_placed(b, r) for b, r in ((writer, write), (other, use)))
+            alike = all(map(same_expr, (*one, *write.extent), (*two, *use.extent)))
+            if alike and _tells_apart(target, writer, write):
+                continue
+            pairs = zip(one, two, write.extent, use.extent, strict=True)
+            if not any(_in_one_window(target, loops, known, *pair) for pair in pairs):
+                return write.buffer
+    return None
+
+
+def _placed(block: Block, region: Region) -> list[Expr]:
+    bindings = {i.var: i.binding for i in block.iters}
+    return [substitute(low, bindings) for low in region.minimum]
+
+
+def _in_one_window(
+    target: For, loops: Sequence[For], known: Ranges, a: Expr, b: Expr, size_a: Expr, size_b: Expr
+) -> bool:
+    """Whether two indices stay, in each turn of the loop, within a window that moves from turn to
+    turn by its length at least."""
+    moving = {loop.var for loop in loops}
+    ends: list[int] = []
+    steps: set[int] = set()
+    outside: list[Linear] = []
+    for index, size in ((a, size_a), (b, size_b)):
+        form = linear(index, known)
+        steps.add(form.terms.get(target.var, 0))
+        rest = form.without(target.var)
+        if any(target.var in _atom_vars(atom) for atom in rest.terms):
+            return False
+        inner = _moved(rest, moving)
+        outside.append(Linear(0, {k: c for k, c in rest.terms.items() if k not in inner.terms}))
+        low, high = bounds(inner, known)
+        if low is None or high is None or not isinstance(size, Const):
+            return False
+        ends += [low + rest.constant, high + rest.constant + int(size) - 1]
+    return len(steps) == 1 and outside[0] == outside[1] and max(ends) - min(ends) < abs(steps.pop())
 
 
 def _owner(low: Expr, size: Expr) -> Var | None:

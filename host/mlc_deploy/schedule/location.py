@@ -389,6 +389,12 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
             target,
             f"{primitive} before the step that put it there",
         )
+    around = {loop.var for loop in loops_of(path)}
+    for i in target.iters:
+        if vars_in(i.extent) & around:
+            refuse(
+                primitive, f"'{i.var.name}' has {i.extent} turns, as other loops have it", target
+            )
     if position[-1] in path:
         refuse(primitive, f"block '{block}' is inside loop '{loop}' already", loop_at(position))
     for outer in loops_of(path):

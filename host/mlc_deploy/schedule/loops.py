@@ -32,8 +32,9 @@ from ..ir.build import compare, is_root
 from ..ir.dtypes import value_range
 from ..ir.names import names_of
 from ..ir.nodes import ForKind
-from .coverage import turns_disjoint, turns_write_apart
+from .coverage import turns_disjoint, turns_share, turns_write_apart
 from .tree import (
+    begins_what_it_updates,
     blocks_in,
     bound_to,
     find_loop,
@@ -51,13 +52,14 @@ from .tree import (
 
 
 def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
-    """s with `condition` added to the predicate of its outermost blocks."""
+    """s with `condition` added to the predicate of its outermost blocks, before what it had: that
+    may read where the condition allows it."""
     if is_const(condition, True):
         return s
 
     def visit(m: Any) -> Any:
         if isinstance(m, Block) and not is_root(m):
-            return with_fields(m, predicate=all_of(m.predicate, condition))
+            return with_fields(m, predicate=all_of(condition, m.predicate))
         return rebuild(m, visit) if isinstance(m, Stmt) else m
 
     guarded: Stmt = visit(s)
@@ -207,7 +209,9 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
                 outer,
             )
     for block in blocks_in(nest[-1].body):
-        _require_free_order("reorder", func, block)
+        require_free_order("reorder", func, block)
+    for loop in nest:
+        _require_no_shared_turns("reorder", func, loop)
     sequence = iter(order)
     permuted = [wanted[next(sequence)] if loop in wanted.values() else loop for loop in nest]
     for n, loop in enumerate(permuted):
@@ -223,11 +227,14 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
     return replace(func, nest[0], body)
 
 
-def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
+def require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
     """Refuses unless a block's instances may run in any order: it is complete, a reduction, or its
     update."""
     if is_complete(func, block) or is_reduction(func, block):
         return
+    if not begins_what_it_updates(block):
+        refuse(primitive, f"the init of block '{block.name}' is of other elements than its steps",
+               block)  # fmt: skip
     reduced = any(i.kind == "reduce" for i in block.iters)
     own = {w.buffer for w in block.writes}
     update = reduced and all(r in block.writes or r.buffer not in own for r in block.reads)
@@ -302,8 +309,9 @@ def require_independent(
     what another turn writes or reads. Buffers that live within one turn do not count."""
     if is_const(target.extent, 1):
         return
+    _require_no_shared_turns(primitive, func, target)
     for block in blocks_in(target.body):
-        _require_free_order(primitive, func, block)
+        require_free_order(primitive, func, block)
         if target.var in bound_to(block, "reduce"):
             refuse(
                 primitive,
@@ -320,6 +328,23 @@ def require_independent(
                 f"turns of loop '{target.name}' write the same elements in block '{block.name}'",
                 target,
             )
+
+
+def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> None:
+    """Refuses where a block uses what another block writes in other turns of the loop."""
+    blocks = list(blocks_in(target.body))
+    for writer in blocks:
+        if all(_private(func, target, w.buffer) for w in writer.writes):
+            continue
+        for other in blocks:
+            shared = None if other is writer else turns_share(target, writer, other)
+            if shared is not None and not _private(func, target, shared):
+                refuse(
+                    primitive,
+                    f"block '{other.name}' uses elements of '{shared.name}' that block "
+                    f"'{writer.name}' writes in other turns of loop '{target.name}'",
+                    target,
+                )
 
 
 def _private(func: PrimFunc, target: For, buffer: Any) -> bool:

@@ -67,6 +67,7 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         refuse(primitive, f"block '{block}' is not a reduction with an init", target)
     if outer not in path:
         refuse(primitive, f"loop '{loop}' is not around block '{block}'", outer)
+    _require_first_step(primitive, target)
     reduced = bound_to(target, "reduce")
     for above in loops_of(position)[:-1]:
         if above.var in reduced:
@@ -195,6 +196,7 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
 def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
     """Refuses unless each loop runs through results or through the reduction, and every step is
     taken once: each part then has one first step, with which it begins."""
+    _require_first_step(primitive, block)
     mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
     for loop in nest:
         if loop.var in mixed:
@@ -210,6 +212,19 @@ def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
                 primitive,
                 f"turns of loop '{loop.name}' may take a step of block '{block.name}' again",
                 loop,
+            )
+
+
+def _require_first_step(primitive: str, block: Block) -> None:
+    """Refuses a reduction whose init does not run in the first turns of its loops."""
+    for i in block.iters:
+        first = substitute(i.binding, {v: const(0, v.dtype) for v in vars_in(i.binding)})
+        if i.kind == "reduce" and not is_const(simplify_expr(first, {}), 0):
+            refuse(
+                primitive,
+                f"block '{block.name}' does not begin in the first turn of its loops: "
+                f"'{i.var.name}' is {i.binding}",
+                block,
             )
 
 

@@ -253,19 +253,19 @@ def is_reduction(func: PrimFunc, block: Block) -> bool:
     reduced = {i.var for i in block.iters if i.kind == "reduce"}
     return (
         block.init is not None
-        and _begins_what_it_updates(block.init, block)
+        and begins_what_it_updates(block)
         and not _reads_own(block)
         and all(len(writers(func, w.buffer)) == 1 for w in block.writes)
         and not any(n in reduced for w in block.writes for low in w.minimum for n in walk(low))
     )
 
 
-def _begins_what_it_updates(init: Stmt, block: Block) -> bool:
-    """Whether the init writes the elements that a step writes. Of blocks that hold loops, blocks or
-    vectors this is known, since primitives made them."""
-    if not is_leaf(block):
+def begins_what_it_updates(block: Block) -> bool:
+    """Whether the init, if there is one, writes the elements that a step writes. Of blocks that
+    hold loops, blocks or vectors this is known, since primitives made them."""
+    if block.init is None or not is_leaf(block):
         return True
-    return _places(init) == _places(block.body)
+    return _places(block.init) == _places(block.body)
 
 
 def _places(s: Stmt) -> set[tuple[Any, ...]]:
