@@ -189,7 +189,7 @@ ERRORS: dict[str, Callable[[], object]] = {
     "an axis that begins at 1": lambda: te.reduce_axis((1, 4), "k"),
     "no reduce axes": lambda: te.sum(_placeholders()[0][0, 0], []),
     "an unknown identity": lambda: te.reduce("-", _placeholders()[0][0, 0], te.reduce_axis(4)),
-    "too few indices": lambda: _placeholders()[0][0],
+    "too many indices": lambda: _placeholders()[0][0, 0, 0],
     "a float as index": lambda: _placeholders()[0][0, 1.5],
     "a number outside of its dtype": lambda: te.const(200, "int8"),
     "a negative number beside uint32": lambda: te.var("n", "uint32") - (-1),
