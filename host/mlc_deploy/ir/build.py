@@ -89,7 +89,9 @@ def expr(value: ExprLike, dtype: str | None = None) -> Expr:
         return value
     if isinstance(value, IterVar):
         return value.as_expr()
-    return const(value, natural_dtype(value) if dtype is None else dtype)
+    own = natural_dtype(value)
+    given: Any = value
+    return const(given, own if dtype is None else dtype)
 
 
 def is_const(e: Dim, value: int | float | bool) -> bool:

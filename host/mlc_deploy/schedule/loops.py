@@ -13,6 +13,7 @@ from ..ir import (
     Const,
     Expr,
     For,
+    Load,
     PrimFunc,
     Ramp,
     Stmt,
@@ -52,14 +53,16 @@ from .tree import (
 
 
 def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
-    """s with `condition` added to the predicate of its outermost blocks, before what it had: that
+    """s with `condition` added to the predicate of its outermost blocks, before what reads: that
     may read where the condition allows it."""
     if is_const(condition, True):
         return s
 
     def visit(m: Any) -> Any:
         if isinstance(m, Block) and not is_root(m):
-            return with_fields(m, predicate=all_of(condition, m.predicate))
+            reads = any(isinstance(n, Load) for n in walk(m.predicate))
+            parts = (condition, m.predicate) if reads else (m.predicate, condition)
+            return with_fields(m, predicate=all_of(*parts))
         return rebuild(m, visit) if isinstance(m, Stmt) else m
 
     guarded: Stmt = visit(s)

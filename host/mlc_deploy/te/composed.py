@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..ir import Expr, ExprLike, binary, const, dtype_of, expr, select
+from ..ir import Expr, ExprLike, binary, compare, const, dtype_of, expr, select
 from ..ir.functions import absolute
 from .intrinsics import exp, log, sqrt, truncdiv
 
@@ -88,7 +88,7 @@ def log10(x: Expr) -> Expr:
 
 def isnan(x: Expr) -> Expr:
     """Whether x is no number; of integers, never."""
-    return _float_only(x, lambda: x != x, False)
+    return _float_only(x, lambda: compare("!=", x, x), False)
 
 
 def isinf(x: Expr) -> Expr:
