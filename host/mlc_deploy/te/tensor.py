@@ -58,6 +58,7 @@ class PlaceholderOp:
     """An input: it has no axes, and reads nothing."""
 
     name: str
+    tag: ClassVar[str] = ""
 
     @property
     def axis(self) -> Axes:
@@ -109,6 +110,7 @@ class ExternOp:
     inputs: tuple[Tensor, ...]
     places: tuple[Tensor, ...]
     body: Stmt
+    tag: ClassVar[str] = ""
 
     @property
     def axis(self) -> Axes:
@@ -171,13 +173,13 @@ class Tensor(Buffer):
         self.op = op
         self.output = output
 
-    def __call__(self, *indices: ExprLike) -> Any:
+    def __call__(self, *indices: ExprLike) -> Expr:
         return self[indices]
 
-    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Any:
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
         given = indices if isinstance(indices, tuple) else (indices,)
         if 0 < len(given) < self.ndim:
-            return TensorSlice(self, given)
+            return TensorSlice(self, given)  # type: ignore[return-value]  # an element of elements
         return super().__getitem__(given)
 
     def __iter__(self) -> NoReturn:
