@@ -72,7 +72,7 @@ def test_a_parameter_is_not_allocated() -> None:
 def test_a_buffer_that_is_nowhere() -> None:
     inner = Buffer("inner", (4,))
     with pytest.raises(VerifyError, match="buffer 'inner' is neither a parameter nor allocated"):
-        verify(program(Store(inner, (const(0),), ONE), A))
+        verify(program(Store(inner, (const(0),), ONE)))
 
 
 def test_two_loops_of_one_name_beside_blocks() -> None:
