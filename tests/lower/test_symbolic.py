@@ -211,7 +211,7 @@ def _random_splits(seed: int) -> bool:
     for _ in range(rng.randint(1, 3)):
         axis = rng.choice(s[b].leaf_iter_vars)
         how = "factor" if rng.random() < 0.8 else "nparts"
-        s[b].split(axis, **{how: rng.choice((2, 3, 4, 8))})  # type: ignore[arg-type]
+        s[b].split(axis, **{how: rng.choice((2, 3, 4, 8))})
     s[b].reorder(*rng.sample(s[b].leaf_iter_vars, len(s[b].leaf_iter_vars)))
     inner = s[b].leaf_iter_vars[-1]
     if isinstance(inner.extent, Const) and inner.kind == "spatial":

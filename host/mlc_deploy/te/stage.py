@@ -143,7 +143,7 @@ class Stage:
         parent: IterVar,
         factor: int | None = None,
         nparts: int | None = None,
-        disable_predication: bool = False,
+        disable_predication: int = False,
     ) -> tuple[IterVar, IterVar]:
         """(outer, inner) in place of an axis; inner has `factor` turns, or outer `nparts`.
         disable_predication: without a guard, since the caller knows that the turns are all needed.
@@ -161,7 +161,7 @@ class Stage:
             made_axis(f"{parent.var.name}_{n}", size, parent) for n, size in enumerate(sizes)
         )
         self.relations.append(
-            Split(parent, outer, inner, factor, nparts, disable_predication, caller())
+            Split(parent, outer, inner, factor, nparts, bool(disable_predication), caller())
         )
         self._replace((parent,), (outer, inner))
         return outer, inner
