@@ -194,7 +194,7 @@ def functions() -> list[Program]:
         found += [
             each(f"erf_{dtype}", [a], te.erf, lambda x, dtype=dtype: erf(x).astype(dtype)),
             each(f"sigmoid_{dtype}", [a], te.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
-            each(f"round_{dtype}", [a * 2], te.round, np.rint),
+            each(f"nearbyint_{dtype}", [a * 2], te.nearbyint, np.rint),
             each(f"abs_{dtype}", [a], te.abs, np.abs),
             each(f"rsqrt_{dtype}", [b], te.rsqrt, lambda x: 1 / np.sqrt(x)),
             each(f"pow_{dtype}", [b, a], te.pow, np.power),

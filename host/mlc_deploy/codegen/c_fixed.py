@@ -136,7 +136,7 @@ ACTIVATIONS = ("sigmoid", "silu", "gelu")  # helpers of their own
 # Intrinsics that <math.h> has; float's take the suffix f.
 MATH = {
     **{n: n for n in "exp log sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()},
-    "round": "nearbyint",  # half to even, in C's default rounding direction
+    "nearbyint": "nearbyint",  # half to even, in C's default rounding direction
     "abs": "fabs",
 }
 

@@ -64,14 +64,14 @@ def saturated(e: Cast, target: Target, zeros: Container[Var]) -> Saturated | Non
         ):
             rounded, zero = without_whole(rounded, MOST_WHOLE, zeros)
             match rounded:
-                case Call("round", (x,)) if dtype_of(x.dtype).scalar == "float32":
+                case Call("nearbyint", (x,)) if dtype_of(x.dtype).scalar == "float32":
                     return Saturated(x, zero, e.dtype)
     return None
 
 
 def rounds(n: Node) -> bool:
     """Whether n rounds floats to integers."""
-    return any(type(m) is Call and m.name == "round" for m in walk(n))
+    return any(type(m) is Call and m.name == "nearbyint" for m in walk(n))
 
 
 def emit(

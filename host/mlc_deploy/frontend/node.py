@@ -15,7 +15,7 @@ from ..files.limits import MADE_ELEMENTS
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
-from ..ir import Dim, Expr
+from ..ir import Dim, Expr, same_dim, same_shape
 from ..ir import Var as Symbol
 from ..ops import frozen_attrs
 from .extents import Extents, product
@@ -178,14 +178,14 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 def of_extent(n: Node, x: Value, extent: Dim) -> Value:
     """x with dimension 0 written as another, equal expression."""
-    if shape_of(x)[0] == extent:
+    if same_dim(shape_of(x)[0], extent):
         return x
     return n.emit("first", x, n.extents.value(n, extent), extent=extent)
 
 
 def with_dims(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     """x with its dimensions written as other, equal expressions."""
-    if list(shape_of(x)) == list(shape):
+    if same_shape(shape_of(x), shape):
         return x
     flat = n.emit("reshape", x, shape=(product(shape_of(x)),))
     return n.emit("reshape", of_extent(n, flat, product(shape)), shape=tuple(shape))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
-from ..ir import Dim, Expr
+from ..ir import Dim, Expr, is_const
 from ..ops.shape import normal_axis
 from .extents import smaller
 from .layers.loops import ENDLESS, loop
@@ -200,11 +200,11 @@ def _as_loop(
             given = tensors(_turn(n, number, own)[1:])
             return _kept(given[: len(states)], states), given[len(states) :]
 
-        if turns == ENDLESS:
+        if is_const(turns, ENDLESS):
             raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
         ends, collected = loop(n, turns, states, step, written=[False] * results)
         return [*ends, *collected]
-    if results and turns == ENDLESS:
+    if results and is_const(turns, ENDLESS):
         raise _uncounted(n)
     counter = [n.constant(0, "int64")] if results else []
     truth = n.constant(np.True_, "bool") if going is None else reshape(n, going, ())

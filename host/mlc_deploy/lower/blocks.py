@@ -13,12 +13,13 @@ from ..ir import (
     Stmt,
     Var,
     all_of,
+    loads,
     rebuild,
     seq,
     substitute,
     with_fields,
 )
-from ..ir.build import compare, is_const, is_root
+from ..ir.build import compare, conjuncts, is_const, is_root
 from ..ir.nodes import TRUE
 from ..passes.context import required
 from .scratch import ASKED, asked_of
@@ -50,7 +51,13 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
             init = substitute(visit(m.init), values)
             start = all_of(*begins)
             body = seq([init if is_const(start, True) else If(start, init), body])
-        return body if is_const(m.predicate, True) else If(m.predicate, body)
+        parts = conjuncts(m.predicate)
+        reading = {c for c in parts if any(True for _ in loads(c))}
+        if not reading:
+            return body if is_const(m.predicate, True) else If(m.predicate, body)
+        body = If(all_of(*(c for c in parts if c in reading)), body)
+        plain = all_of(*(c for c in parts if c not in reading))  # it says where they may read
+        return body if is_const(plain, True) else If(plain, body)
 
     body = visit(func.body)
     root = Block("root", (), (), (), body, None, TRUE, tuple(allocs))

@@ -46,7 +46,7 @@ BINARIES: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": np.logical_and, "or": np.logical_or,
     **{op: INTRINSICS[f"{op}_"] for op in ("min", "max", "tdiv", "tmod")},
 }  # fmt: skip
-FUNCTIONS = "exp log sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil round trunc".split()
+FUNCTIONS = "exp log sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil nearbyint trunc".split()
 CALLS: Mapping[str, tuple[int, Callable[..., Any]]] = {  # how many arguments each takes
     "if_then_else": (3, INTRINSICS["select_"]),
     "fma": (3, INTRINSICS["fma_"]),

@@ -48,9 +48,10 @@ def _compute_reshape(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
     """attrs: shape."""
     (x,) = inputs
     shape = attrs["shape"]
-    known = [e for e in (*x.shape, *shape) if isinstance(e, int)]
-    if len(known) == x.ndim + len(shape):
-        fits = math.prod(x.shape) == math.prod(shape)
+    before = [e for e in x.shape if isinstance(e, int)]
+    after = [e for e in shape if isinstance(e, int)]
+    if len(before) + len(after) == x.ndim + len(shape):
+        fits = math.prod(before) == math.prod(after)
         require(fits, f"reshape: {list(x.shape)} has not as many elements as {list(shape)}")
     return [
         te.compute(

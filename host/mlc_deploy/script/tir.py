@@ -19,7 +19,7 @@ from ..ir import Expr, ExprLike, address_of, call_extern, const, dtype_of, expr,
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
 from ..ir import cast as converted
-from ..ir.build import promoted
+from ..ir.build import number, promoted
 from ..ir.nodes import Call
 from ..te.intrinsics import (
     abs,
@@ -32,6 +32,7 @@ from ..te.intrinsics import (
     fmod,
     gelu,
     log,
+    nearbyint,
     pow,
     round,
     rsqrt,
@@ -56,8 +57,9 @@ __all__ = [
     "Buffer", "call_extern", "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp",
     "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
     "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt",
-    "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel",
-    "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid",
+    "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value",
+    "nearbyint", "parallel", "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select",
+    "serial", "Shuffle", "sigmoid",
     "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16",
     "uint32", "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
 ]  # fmt: skip
@@ -121,7 +123,7 @@ class Scalar(Expr):
             return const(float(value), cls.dtype)
         if isinstance(value, Expr):
             return converted(cls.dtype, value)
-        return const(value, cls.dtype)  # type: ignore[arg-type]
+        return number(value, cls.dtype)  # type: ignore[arg-type]
 
 
 class int8(Scalar):

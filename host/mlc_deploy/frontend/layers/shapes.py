@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.extents import LARGEST
 from ...graph.nodes import Value
-from ...ir import Dim, Expr
+from ...ir import Dim, Expr, same_shape
 from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..extents import larger, product, rest, simplified, smaller
@@ -18,7 +18,7 @@ from ..node import Node, limited, shape_of
 
 
 def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    return x if shape_of(x) == tuple(shape) else n.emit("reshape", x, shape=tuple(shape))
+    return x if same_shape(shape_of(x), shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
 def filled_up(shape: Sequence[Any], old: Sequence[Dim]) -> list[Any]:
@@ -50,7 +50,7 @@ def vector_along(n: Node, x: Value, axis: int, rank: int) -> Value:
 
 
 def expand(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    return x if shape_of(x) == tuple(shape) else n.emit("broadcast_to", x, shape=tuple(shape))
+    return x if same_shape(shape_of(x), shape) else n.emit("broadcast_to", x, shape=tuple(shape))
 
 
 def transposed(n: Node, x: Value) -> Value:
@@ -65,7 +65,7 @@ def transposed(n: Node, x: Value) -> Value:
 def part(n: Node, x: Value, along: Mapping[int, tuple[Dim, int, Dim]]) -> Value:
     """x cut along some axes: begin, step, extent."""
     every = [along.get(axis, (0, 1, extent)) for axis, extent in enumerate(shape_of(x))]
-    if all(taken == (0, 1, e) for taken, e in zip(every, shape_of(x), strict=True)):
+    if all(same_shape(taken, (0, 1, e)) for taken, e in zip(every, shape_of(x), strict=True)):
         return x
     begin, step, shape = (tuple(own) for own in zip(*every, strict=True))
     return n.emit("slice", x, begin=begin, step=step, shape=shape)

@@ -115,10 +115,10 @@ def _joined(vectors: Sequence[Expr]) -> Expr:
             of = [v.a for v in vectors if isinstance(v, Cast) and _is_float(v.a)]
             if len(of) == len(vectors):
                 return Cast(dtype, _joined(of))
-        case Call("round"):
-            args = [v.args[0] for v in vectors if isinstance(v, Call) and v.name == "round"]
+        case Call("nearbyint"):
+            args = [v.args[0] for v in vectors if isinstance(v, Call) and v.name == "nearbyint"]
             if len(args) == len(vectors):
-                return Call("round", (_joined(args),), dtype)
+                return Call("nearbyint", (_joined(args),), dtype)
         case Binary(op, _, Broadcast(Const(value) as same)):
             a = [
                 v.a

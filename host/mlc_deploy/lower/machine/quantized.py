@@ -40,7 +40,7 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
     float32; the sign of a zero may differ.
     """
     target = target_of(func)
-    if target is None or "round" not in contents(func.body).calls:
+    if target is None or "nearbyint" not in contents(func.body).calls:
         return func
     if target.arch != "aarch64" and not (target.arch == "x86_64" and target.has("avx2")):
         return func
@@ -69,7 +69,7 @@ def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
             ends = value_range(dtype_of(small).scalar)
             if (uniform(least), uniform(most)) != ends:
                 return None
-            if not isinstance(rounded, Call) or rounded.name != "round":
+            if not isinstance(rounded, Call) or rounded.name != "nearbyint":
                 return None
             if rounded.dtype != e.dtype:
                 return None
