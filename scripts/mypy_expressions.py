@@ -13,7 +13,7 @@ from pathlib import Path
 from mypy.plugin import MethodContext, Plugin
 from mypy.types import Instance, ProperType, TupleType, Type, UnionType, get_proper_type
 
-EXPRESSION = "mlc_deploy.ir.nodes.Arithmetic"
+EXPRESSIONS = ("mlc_deploy.ir.nodes.Arithmetic", "mlc_deploy.frontend.node.Extent")
 COMPARE = ("__eq__", "__ne__", "__contains__", "index", "count", "remove")
 SEQUENCES = ("list", "tuple", "Sequence", "Collection", "Iterable")
 COMPILER = "host"  # code of the compiler writes a.equal(b) for an expression, users a == b
@@ -25,7 +25,7 @@ def holds_expressions(t: Type, inside: bool = False) -> bool:
     found: ProperType = get_proper_type(t)
     match found:
         case Instance():
-            if any(base.fullname == EXPRESSION for base in found.type.mro):
+            if any(base.fullname in EXPRESSIONS for base in found.type.mro):
                 return inside
             if found.type.name not in SEQUENCES:
                 return False

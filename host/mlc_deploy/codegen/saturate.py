@@ -1,6 +1,6 @@
 """Vectors of floats as 8-bit integers: rounded half to even, moved by a zero point, saturated.
 
-    Cast("int8", min(max(round(x) + zero, -128), 127))
+    Cast("int8", min(max(nearbyint(x) + zero, -128), 127))
 
 is how numbers are quantized (ops/quantize.py). Literal code is a clamp of floats and a conversion
 per four lanes, and SSE2 has no instruction that rounds floats. But all machines narrow with

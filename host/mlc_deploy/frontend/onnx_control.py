@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
-from ..ir import Dim, Expr, is_const
+from ..ir import Dim, Expr, is_const, same_shape
 from ..ops.shape import normal_axis
 from .extents import smaller
 from .layers.loops import ENDLESS, loop
@@ -96,7 +96,7 @@ def _chosen(n: OnnxNode, truth: Value, a: Value, b: Value) -> Value:
         return n.emit("where", truth, a, b)
     (one, *rest), (other, *others) = (shape_of(v) or (0,) for v in (a, b))
     alike = a.type.dtype == b.type.dtype and len(shape_of(a)) == len(shape_of(b)) > 0
-    if rest != others or not alike:
+    if not same_shape(rest, others) or not alike:
         n.known(0, "the condition of branches of different shapes")
     most = max(n.extents.largest(one), n.extents.largest(other))
     rows = n.emit("where", truth, *(grown(n, v, most) for v in (a, b)))

@@ -14,7 +14,7 @@ from ..graph.nodes import Constant, Value
 from ..ir import Dim
 from ..ops.shape import normal_axis
 from .narrow import Narrow
-from .node import Branch, NumberedNode, Step
+from .node import Branch, Extent, NumberedNode, Step
 from .onnx_file import dtype_name, to_array
 
 if TYPE_CHECKING:
@@ -142,13 +142,13 @@ class OnnxNode(NumberedNode):
             found = self.dims(number, name)
         return found
 
-    def dims(self, number: int, what: str) -> list[Any]:
+    def dims(self, number: int, what: str) -> list[Extent]:
         """The integers of an input; extents that a run decides are expressions. Raises NeedsValue
         for other data."""
         value = self.input(number)
         if self.extents.is_followed(value):
             return list(self.extents.of(value).reshape(-1))  # type: ignore[union-attr]
-        return [int(v) for v in self.known(number, what).reshape(-1)]
+        return [Extent(v) for v in self.known(number, what).reshape(-1)]
 
     # --------------------------------------------------------------------------- attributes
 

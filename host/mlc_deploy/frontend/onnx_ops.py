@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ModelWarning
 from ..graph.nodes import Constant
-from ..ir import Expr, expr
+from ..ir import Dim, Expr, expr, is_const
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
@@ -69,19 +69,19 @@ def _transpose(n: OnnxNode) -> Any:
 def _squeeze(n: OnnxNode) -> Any:
     old, axes = n.shape(), n.ints("axes", 1)
     if axes is None:
-        axes = [axis for axis, extent in enumerate(old) if extent == 1]
+        axes = [axis for axis, extent in enumerate(old) if is_const(extent, 1)]
         for extent in (e for e in old if isinstance(e, Expr)):
             what = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
             warnings.warn(what, ModelWarning, stacklevel=2)
     gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
-    if any(old[axis] != 1 for axis in gone):
+    if any(not is_const(old[axis], 1) for axis in gone):
         raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
     return without(n, n.input(0), sorted(gone))
 
 
 def _unsqueeze(n: OnnxNode) -> Any:
     axes = n.ints("axes", 1) or []
-    shape = list(n.shape())
+    shape: list[Dim] = list(n.shape())
     rank = len(shape) + len(axes)
     for axis in sorted({normal_axis(n.op, axis, rank) for axis in axes}):
         shape.insert(axis, 1)
@@ -200,7 +200,7 @@ def _range(n: OnnxNode) -> Any:
         count = simplified((expr(high) - low + (stride - 1)) // stride)
         places = scaled(n, iota(n, n.extents.own(n, larger(count, 0)), 1, 0, n.dtype()), step)
         begin = n.extents.value(n, first)
-        return places if first == 0 else n.emit("add", places, n.cast(begin, n.dtype()))
+        return places if is_const(first, 0) else n.emit("add", places, n.cast(begin, n.dtype()))
     start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     numbers = np.arange(limited(count, "a range"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import Expr
+from ..ir import Expr, is_const
 from ..ops.shape import normal_axis
 from .extents import larger, simplified
 from .layers.indices import checked, gather, gather_elements, scatter_elements, scatter_nd
@@ -58,7 +58,9 @@ def _transpose(n: TorchNode, x: Any, first: int = -2, second: int = -1) -> Any:
 
 def _squeeze(n: TorchNode, x: Any, dims: Any = None) -> Any:
     shape = shape_of(x)
-    return without(n, x, [axis for axis in axes_of(x, dims) if shape[axis] == 1] if shape else [])
+    return without(
+        n, x, [axis for axis in axes_of(x, dims) if is_const(shape[axis], 1)] if shape else []
+    )
 
 
 def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:

@@ -23,9 +23,10 @@ from ..ir import (
     const,
     expr,
     is_const,
-    same_expr,
+    same_exprs,
     statements,
     substitute,
+    walk,
 )
 from ..ir.build import conjuncts
 from ..ir.nodes import IterKind
@@ -199,8 +200,8 @@ def turns_share(target: For, writer: Block, other: Block) -> Buffer | None:
             if use.buffer is not write.buffer:
                 continue
             one, two = (_placed(b, r) for b, r in ((writer, write), (other, use)))
-            alike = all(map(same_expr, (*one, *write.extent), (*two, *use.extent)))
-            if alike and _tells_apart(target, writer, write):
+            sizes = (*one, *write.extent), (*two, *use.extent)
+            if _same_in_a_turn(*sizes, loops[1:]) and _tells_apart(target, writer, write):
                 continue
             pairs = zip(one, two, write.extent, use.extent, strict=True)
             if not any(_in_one_window(target, loops, known, *pair) for pair in pairs):
@@ -211,6 +212,22 @@ def turns_share(target: For, writer: Block, other: Block) -> Buffer | None:
 def _placed(block: Block, region: Region) -> list[Expr]:
     bindings = {i.var: i.binding for i in block.iters}
     return [substitute(low, bindings) for low in region.minimum]
+
+
+def _same_in_a_turn(some: Sequence[Expr], others: Sequence[Expr], inner: Sequence[For]) -> bool:
+    """Whether expressions go through the same values within a turn: they are the same, but for
+    loops of the same numbers of turns."""
+    turns = {loop.var: loop.extent for loop in inner}
+    one, two = ([v for v in _in_order(side) if v in turns] for side in (some, others))
+    if len(one) != len(two) or not same_exprs([turns[v] for v in one], [turns[v] for v in two]):
+        return False
+    renamed = {v: to for v, to in zip(two, one, strict=True) if v is not to}
+    return same_exprs(some, [substitute(e, renamed) for e in others])
+
+
+def _in_order(expressions: Sequence[Expr]) -> list[Var]:
+    """Their variables, each once, in the order met."""
+    return list(dict.fromkeys(v for e in expressions for v in walk(e) if isinstance(v, Var)))
 
 
 def _in_one_window(

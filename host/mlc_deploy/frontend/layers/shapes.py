@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.extents import LARGEST
 from ...graph.nodes import Value
-from ...ir import Dim, Expr, same_shape
+from ...ir import Dim, Expr, is_const, same_shape
 from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..extents import larger, product, rest, simplified, smaller
@@ -38,7 +38,7 @@ def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
 
 def with_axis(n: Node, x: Value, axis: int) -> Value:
     """x with another axis of extent 1. A negative axis counts from the end of the result."""
-    shape = list(shape_of(x))
+    shape: list[Dim] = list(shape_of(x))
     shape.insert(normal_axis("unsqueeze", axis, len(shape) + 1), 1)
     return reshape(n, x, shape)
 
@@ -112,7 +112,7 @@ def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
 
 def grown(n: Node, x: Value, most: int) -> Value:
     """x with as many rows as these, those behind its own being zeros."""
-    return x if shape_of(x)[0] == most else n.emit("grow", x, axis=0, extent=most)
+    return x if is_const(shape_of(x)[0], most) else n.emit("grow", x, axis=0, extent=most)
 
 
 def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
@@ -149,7 +149,7 @@ MOST_LENGTHS = 16  # of parts that one kernel joins
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
     """Tensors one behind the other. Many of unknown lengths are joined by groups, as a kernel takes
     each length as an operand."""
-    parts = [v for v in parts if shape_of(v)[axis] != 0] or parts[:1]
+    parts = [v for v in parts if not is_const(shape_of(v)[axis], 0)] or parts[:1]
     lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}
     if len(lengths) > MOST_LENGTHS and len(parts) > MOST_LENGTHS:
         groups = range(0, len(parts), MOST_LENGTHS)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Constant, Value
+from ...ir import is_const
 from ...ops.lookup import VALUES, all_values
 from ...ops.quantize import SUMS
 from ..layers.shapes import joined, rows
@@ -231,7 +232,9 @@ def dequantized_input(n: TfliteNode, number: int) -> Value:
         raise ValueError(f"{x.type.dtype} without a scale is not supported")
     rank = len(shape_of(x))
     axis = found.axis if found.scales.size > 1 else 0
-    if found.scales.size > 1 and (axis >= rank or shape_of(x)[axis] != found.scales.size):
+    if found.scales.size > 1 and (
+        axis >= rank or not is_const(shape_of(x)[axis], found.scales.size)
+    ):
         raise ValueError(f"{found.scales.size} scales along axis {axis} of {list(shape_of(x))}")
     own = [found.scales.size if d == axis else 1 for d in range(rank)] if rank else []
     zeros = np.broadcast_to(found.zeros, found.scales.shape).reshape(own)

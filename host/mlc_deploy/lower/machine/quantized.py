@@ -32,8 +32,8 @@ from .target import target_of
 
 @optional(level=1)
 def clamp_floats(func: PrimFunc) -> PrimFunc:
-    """Cast("float32", Cast("int32", Cast("int8", min(max(round(x) + zero, -128), 127))) - zero)
-    =>   min(max(round(x), -128 - zero), 127 - zero)
+    """Cast("float32", Cast("int32", Cast("int8", min(max(nearbyint(x) + zero, -128), 127))) - zero)
+    =>   min(max(nearbyint(x), -128 - zero), 127 - zero)
 
     where the machine has instructions that round floats: AArch64, and x86-64 with AVX2. Narrowing,
     widening and converting take twice as many instructions. Integers this small are exact in
