@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mypy.plugin import MethodContext, Plugin
-from mypy.types import Instance, ProperType, TupleType, Type, UnionType, get_proper_type
+from mypy.types import Instance, NoneType, ProperType, TupleType, Type, UnionType, get_proper_type
 
 EXPRESSIONS = ("mlc_deploy.ir.nodes.Arithmetic", "mlc_deploy.frontend.node.Extent")
 COMPARE = ("__eq__", "__ne__", "__contains__", "index", "count", "remove")
@@ -37,17 +37,30 @@ def holds_expressions(t: Type, inside: bool = False) -> bool:
     return False
 
 
+def never_equal(t: Type) -> bool:
+    """Whether no expression is compared with values of a type: texts and None."""
+    found = get_proper_type(t)
+    return isinstance(found, NoneType) or (isinstance(found, Instance) and found.type.name == "str")
+
+
+def in_compiler(context: MethodContext) -> bool:
+    return Path(context.api.path).parts[0] == COMPILER
+
+
 def sequences(context: MethodContext) -> Type:
+    """Tests compare shapes with known numbers; in the compiler these may be expressions."""
     others = [t for types in context.arg_types for t in types]
-    if holds_expressions(context.type) and all(holds_expressions(t, True) for t in others):
+    one = holds_expressions(context.type)
+    both = one and all(holds_expressions(t, True) for t in others)
+    either = one or any(map(holds_expressions, others))
+    if both or (either and in_compiler(context) and not any(map(never_equal, others))):
         context.api.fail(f"Expressions are compared for their truth [{ADVICE}]", context.context)
     return context.default_return_type
 
 
 def expressions(context: MethodContext) -> Type:
     sides = [context.type, *(t for types in context.arg_types for t in types)]
-    in_compiler = Path(context.api.path).parts[0] == COMPILER
-    if in_compiler and any(holds_expressions(t, True) for t in sides):
+    if in_compiler(context) and any(holds_expressions(t, True) for t in sides):
         context.api.fail(f"An expression is compared by == or != [{ADVICE}]", context.context)
     return context.default_return_type
 

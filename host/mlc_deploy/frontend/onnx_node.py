@@ -139,7 +139,7 @@ class OnnxNode(NumberedNode):
         that a run decides are expressions."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
-            found = self.dims(number, name)
+            found = list(self.dims(number, name))
         return found
 
     def dims(self, number: int, what: str) -> list[Extent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,13 @@ def _reshape(n: OnnxNode) -> Any:
     old = n.shape()
     shape = n.dims(1, "shape")
     if not n.attr("allowzero", 0):
-        if any(d == 0 and k >= len(old) for k, d in enumerate(shape)):
+        if any(is_const(d, 0) and k >= len(old) for k, d in enumerate(shape)):
             raise ValueError(f"shape {shape} copies a dimension that {list(old)} has not")
-        shape = [old[k] if d == 0 else d for k, d in enumerate(shape)]
-    if shape.count(-1) == 1:
-        shape = filled_up(shape, old)
-    return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in shape])
+        shape = [old[k] if is_const(d, 0) else d for k, d in enumerate(shape)]
+    whole: Sequence[Dim] = shape
+    if sum(is_const(d, -1) for d in shape) == 1:
+        whole = filled_up(shape, old)
+    return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in whole])
 
 
 def _transpose(n: OnnxNode) -> Any:
@@ -194,7 +196,7 @@ def _non_zero(n: OnnxNode) -> Any:
 def _range(n: OnnxNode) -> Any:
     if any(map(n.extents.is_followed, n.every())):
         (first,), (last,), (step,) = (n.dims(k, "range") for k in range(3))
-        if not isinstance(step, int) or step == 0:
+        if not isinstance(step, int) or is_const(step, 0):
             raise n.refuse("the step of a range of unknown length is not known")
         low, high, stride = (first, last, step) if step > 0 else (last, first, -step)
         count = simplified((expr(high) - low + (stride - 1)) // stride)

@@ -158,9 +158,7 @@ def _attend(
     total = terms[0] if terms else None
     for term in terms[1:]:
         total = n.emit("add", total, term)  # type: ignore[arg-type]
-    if (
-        not same_shape(shape_of(k), shape_of(q)) and len(shape_of(k)) == 4
-    ):  # k has a dimension of heads
+    if len(shape_of(k)) == 4 and not same_shape(shape_of(k), shape_of(q)):  # k has heads
         q = _apart(n, q, heads)
     own: dict[str, Any] = {}
     if len(shape_of(q)) == 3:

@@ -182,7 +182,7 @@ def _adaptive_pool(n: TorchNode, x: Any, output_size: Any) -> Any:
     average = "avg" in n.op
     if all(is_const(out, 1) for out in wanted):
         y = global_pool(n, "mean" if average else "max", x)
-    elif all(extent % out == 0 for extent, out in zip(extents, wanted, strict=True)):
+    elif all(is_const(extent % out, 0) for extent, out in zip(extents, wanted, strict=True)):
         kernel = [extent // out for extent, out in zip(extents, wanted, strict=True)]
         attrs: dict[str, Any] = {"count_include_pad": False} if average else {}
         window = _pool_window(kernel, kernel, 0, 1, rank)

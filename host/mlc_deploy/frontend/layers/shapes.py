@@ -21,14 +21,14 @@ def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     return x if same_shape(shape_of(x), shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
-def filled_up(shape: Sequence[Any], old: Sequence[Dim]) -> list[Any]:
+def filled_up(shape: Sequence[Dim], old: Sequence[Dim]) -> list[Dim]:
     """The shape of the elements of an old one, where -1 stands for the extent that is left."""
-    given = [extent for extent in shape if extent != -1]
+    given = [extent for extent in shape if not is_const(extent, -1)]
     count, part = product(old), product(given)
     known = isinstance(part, int) and isinstance(count, int)
-    if known and -1 in shape and part and count % part:
+    if known and len(given) < len(shape) and part and count % part:
         raise ValueError(f"{count} elements do not fill {list(shape)}")
-    return [rest(old, given) if extent == -1 else extent for extent in shape]
+    return [rest(old, given) if is_const(extent, -1) else extent for extent in shape]
 
 
 def without(n: Node, x: Value, axes: Sequence[int]) -> Value:

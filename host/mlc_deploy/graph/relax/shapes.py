@@ -56,7 +56,8 @@ def reshape(e: Emits, x: Any, shape: Any) -> Made:
         whole: Any = product(shape_of(x))
         if is_static((known, whole)) and (not known or whole % known):
             raise refused(f"R.reshape: {whole} elements do not fill {tuple(wanted)}")
-        wanted[wanted.index(-1)] = extent(whole // known)
+        rest = extent(whole // known)
+        wanted = [rest if is_const(n, -1) else n for n in wanted]
     return call("reshape", x, shape=tuple(wanted))
 
 
@@ -377,7 +378,7 @@ def dequantize(
 def _along(e: Emits, word: str, v: Any, x: Value, axis: int) -> Value:
     """A vector along an axis of x; a tensor of another rank as it is."""
     own = tensor(word, v)
-    if rank_of(own) != 1 or rank_of(x) < 2 or shape_of(own) == (1,):
+    if rank_of(own) != 1 or rank_of(x) < 2 or is_const(shape_of(own)[0], 1):
         return own
     after = [1] * (rank_of(x) - 1 - axis_of(word, x, axis))
     return reshaped(e, own, [*shape_of(own), *after]) if after else own
