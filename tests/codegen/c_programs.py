@@ -376,17 +376,17 @@ def repeated() -> list[Program]:
         return x
 
     def deep(x: Any) -> Any:
-        total = x
+        total, times = x, (x - x, x, x + x)
         for n in range(200):
-            total = total + x * (n % 3)
+            total = total + times[n % 3]
         return total
 
     def guarded(x: Any) -> Any:
-        big = doubled(x * 3)
+        big = doubled(x + x + x)
         return te.if_then_else(x > 0, big + doubled(x), x) + te.if_then_else(x < 1, big, doubled(x))
 
     def guarded_array(x: Array) -> Array:
-        big = doubled(x * 3)
+        big = doubled(x + x + x)
         whole: Array = np.where(x > 0, big + doubled(x), x) + np.where(x < 1, big, doubled(x))
         return whole
 
