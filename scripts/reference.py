@@ -1,5 +1,6 @@
 """Writes the pages of docs/reference that are generated: commands.md from the commands' --help,
-python.md from the docstrings of the public names.
+python.md from the docstrings of the public names, operators.md from the tables of converters, and
+record.md from record.schema.json.
 
     python scripts/reference.py [--check]
 
@@ -10,13 +11,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -26,6 +30,8 @@ import mlc_targets
 from mlc_deploy import graph, te, tune
 from mlc_deploy.cli.main import COMMANDS, cli
 from mlc_deploy.cli.topics import TOPICS
+from mlc_deploy.frontend import onnx_import, onnx_ops, torch, torch_control, torch_ops
+from mlc_deploy.frontend.tflite import importer, ops
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 WIDTH = 80
@@ -102,7 +108,7 @@ def signature_of(name: str, value: object) -> str:
 
 
 def shown(parameter: inspect.Parameter) -> str:
-    """name: type = default; a long default, or one that is no literal, is an ellipsis."""
+    """name: type = default; a long default, or one that is not a literal, is an ellipsis."""
     text = str(parameter.default)
     if parameter.default is not parameter.empty and (len(text) > 40 or "<" in text):
         return plain(str(parameter.replace(default=...)).replace("Ellipsis", "..."))
@@ -162,7 +168,70 @@ def python_page() -> str:
     return "".join(parts)
 
 
-PAGES = {"commands.md": commands_page, "python.md": python_page}
+def operators_page() -> str:
+    domains: defaultdict[str, list[str]] = defaultdict(list)
+    for key in onnx_ops.CONVERTERS:
+        domain, _, name = key.rpartition("::")
+        domains[domain or "ai.onnx"].append(name)
+    parts = [
+        "# Supported operators\n\nEach operator that has a converter. Most ONNX operators are also "
+        "counted by tests: [ONNX operators](onnx_support.md). A missing one can be "
+        f"[added](../how-to/models.md#add-a-missing-operator). {WRITTEN}\n"
+    ]
+    for domain, names in sorted(domains.items()):
+        parts.append(_listed(f"ONNX, domain `{domain}`", names))
+    parts.append(_refused(onnx_import.REASONS))
+    aten = {**torch_ops.CONVERTERS, **torch_control.CONTROL}
+    parts.append(_listed("PyTorch (`torch.export`)", aten))
+    parts.append(_refused(torch.REASONS))
+    parts.append(_listed("TensorFlow Lite", {*ops.CONVERTERS, *importer.VARIABLES}))
+    parts.append(_refused(importer.REASONS))
+    return "".join(parts)
+
+
+def _listed(title: str, names: Iterable[str]) -> str:
+    names = sorted(names, key=str.lower)
+    return f"\n## {title}\n\n{len(names)} operators: {', '.join(f'`{n}`' for n in names)}\n"
+
+
+def _refused(reasons: Mapping[str, str]) -> str:
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for name, reason in reasons.items():
+        by_reason[reason].append(f"`{name}`")
+    rows = (f"| {', '.join(names)} | {reason} |\n" for reason, names in by_reason.items())
+    return f"\n| not supported | reason |\n|---|---|\n{''.join(rows)}"
+
+
+def record_page() -> str:
+    schema = json.loads((REFERENCE / "record.schema.json").read_text(encoding="utf-8"))
+    rows = "".join(f"| `{name}` | {kind} | {text} |\n" for name, kind, text in fields(schema))
+    return (
+        "# JSON results\n\n`mlc-deploy MODEL --json FILE` writes its results as JSON. "
+        "{download}`record.schema.json` is the JSON schema of these files: any validator of draft "
+        "2020-12 checks a file against it. `compare`, `report` and `test` read them. "
+        f"`null` means unknown. {WRITTEN}\n\n| field | type | meaning |\n|---|---|---|\n{rows}"
+    )
+
+
+def fields(schema: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str, str]]:
+    """The path, the type and the meaning of each field of a schema."""
+    for name, of in schema.get("properties", {}).items():
+        path = f"{at}.{name}" if at else name
+        kinds = of.get("type", [])
+        known = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
+        if name not in schema["required"]:
+            known = [*known, "if there"]
+        inner = of.get("items", of)
+        yield path + "[]" * (inner is not of), ", ".join(known), of.get("description", "")
+        yield from fields(inner, path + "[]" * (inner is not of))
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "python.md": python_page,
+    "operators.md": operators_page,
+    "record.md": record_page,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

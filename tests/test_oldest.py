@@ -36,11 +36,11 @@ CORE = (
     "tests/cli/test_board.py",
     "tests/cli/test_compare.py",
     "tests/cli/test_converters.py",
+    "tests/cli/test_encodings.py",
     "tests/cli/test_help.py",
     "tests/cli/test_inspect.py",
     "tests/cli/test_refusals.py",
     "tests/cli/test_report.py",
-    "tests/cli/test_streams.py",
     "tests/driver",
     "tests/frontend/test_onnx_external.py",
     "tests/frontend/test_onnx_layers.py",
@@ -87,8 +87,12 @@ def test_every_lower_bound_names_one_version() -> None:
     assert {"click", "numpy", "onnx"} <= {r.split("==")[0] for r in map(oldest, requirements())}
 
 
+def test_the_core_is_there() -> None:
+    assert [path for path in CORE if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.oldest
-@pytest.mark.parametrize(("name", "program"), pythons())
+@pytest.mark.parametrize(("name", "program"), list(pythons()))
 def test_core_passes(name: str, program: str | None, tmp_path: Path) -> None:
     """With the least Python the oldest versions of all, with each other one the newest."""
     if program is None:

@@ -108,7 +108,7 @@ static void check_numbers(File *f) {
     for (uint32_t i = 0; i < f->program_count && !f->r.why; i++) {
         const Candidate *p = &f->programs[i];
         if (p->object >= f->blob_count || (p->has_weights && p->weights >= f->blob_count))
-            read_fail(&f->r, "a program names a blob that is none");
+            read_fail(&f->r, "a program names a blob that does not exist");
     }
 }
 
@@ -127,7 +127,7 @@ static bool read_manifest(File *f) {
     if (f->r.at != f->r.end) read_fail(&f->r, "more follows it");
     check_numbers(f);
     if (!f->r.why) return true;
-    return fail(f->failure, REFUSED, "the file's manifest is not in order: %s", f->r.why);
+    return fail(f->failure, REFUSED, "the file's manifest is invalid: %s", f->r.why);
 }
 
 /* ---- Head and blobs ---- */
@@ -136,9 +136,9 @@ static bool read_head(File *f) {
     static const uint8_t magic[8] = {0x89, 'M', 'L', 'C', '\r', '\n', 0x1a, '\n'};
     if (f->size < sizeof magic || memcmp(f->data, magic, sizeof magic) != 0)
         return fail(f->failure, REFUSED,
-                    "this is no saved model; try: mlc-deploy MODEL --save model.mlc");
+                    "this is not a saved model; try: mlc-deploy MODEL --save model.mlc");
     if (f->size < ARTIFACT_HEAD)
-        return fail(f->failure, REFUSED, "the file ends in its head; try: copy it again");
+        return fail(f->failure, REFUSED, "the file ends within its header; try: copy it again");
     uint32_t version = little_endian(f->data + 8), manifest = little_endian(f->data + 12);
     if (version != ARTIFACT_VERSION)
         return fail(f->failure, REFUSED,
@@ -147,7 +147,7 @@ static bool read_head(File *f) {
                     version, ARTIFACT_VERSION);
     if (manifest > MAX_MESSAGE || manifest > f->size - ARTIFACT_HEAD)
         return fail(f->failure, REFUSED,
-                    "the file ends in its manifest of %u bytes; try: copy it again", manifest);
+                    "the file ends within its manifest of %u bytes; try: copy it again", manifest);
     f->r = reader_of(f->data + ARTIFACT_HEAD, manifest);
     if (!is_hash_of(f->data + 16, f->r.at, manifest))
         return fail(f->failure, REFUSED, "the file's manifest is damaged; try: copy it again");
@@ -170,7 +170,7 @@ static bool place_blobs(File *f) {
         at += (size_t)f->sizes[i];
     }
     if (at == f->size) return true;
-    return fail(f->failure, REFUSED, "the file has %zu bytes more than its manifest tells of",
+    return fail(f->failure, REFUSED, "the file has %zu bytes more than its manifest lists",
                 f->size - at);
 }
 

@@ -268,7 +268,7 @@ static const char *signal_means(int number) {
     case SIGFPE:
         return "it divided an integer by zero or overflowed a division";
     case SIGSYS:
-        return "it made a system call, which the box forbids";
+        return "it made a system call, which the sandbox forbids";
     case SIGKILL:
         return "something else ended it, as the system does when memory runs out; try: free "
                "tensors, or a smaller model";
@@ -289,11 +289,11 @@ void box_tell(Failure *failure, const char *where, Ending ending, int status, ui
         else
             snprintf(call, sizeof call, "system call %u", forbidden - 1);
         if (forbidden == UINT32_MAX) snprintf(call, sizeof call, "a call of another machine");
-        fail(failure, CRASHED, "SIGSYS in %s: it called %s, which the box forbids", where, call);
+        fail(failure, CRASHED, "SIGSYS in %s: it called %s, which the sandbox forbids", where, call);
     } else if (ending == SILENT) {
         fail(failure, CRASHED, "%s closed the socket of its worker", where);
     } else if (ending == GARBLED) {
-        fail(failure, CRASHED, "%s sent an answer that is none of its worker's", where);
+        fail(failure, CRASHED, "%s sent an answer that is not its worker's", where);
     } else if (WIFSIGNALED(status)) {
         signal_text(WTERMSIG(status), signal);
         fail(failure, CRASHED, "%s in %s: %s", signal, where, signal_means(WTERMSIG(status)));

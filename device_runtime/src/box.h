@@ -40,7 +40,7 @@ void box_adopt(void);
 int box_await(pid_t pid);
 int box_end(pid_t pid); /* the same, and ends it where it has not ended already */
 
-/* SILENT: it closed its socket and lived on; GARBLED: what came is no answer to what was asked. */
+/* SILENT: it closed its socket and lived on; GARBLED: what came does not answer what was asked. */
 typedef enum { BY_ITSELF, SILENT, GARBLED } Ending;
 
 /* Says what it died of, `where` being what was at work. signal: the name of the signal, or "exit". */

@@ -144,7 +144,7 @@ static void own_code_only(Filter *f) {
     add(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(first >> 32), 0, 3);
     load(f, at);
     add(f, BPF_JMP | BPF_JGE | BPF_K, (uint32_t)first, 0, 1);
-    add(f, BPF_JMP | BPF_JGT | BPF_K, (uint32_t)end, 0, 1); /* it points behind the call */
+    add(f, BPF_JMP | BPF_JGT | BPF_K, (uint32_t)end, 0, 1); /* it points after the call */
     answer(f, SECCOMP_RET_TRAP);
 }
 

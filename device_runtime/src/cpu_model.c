@@ -97,7 +97,7 @@ static bool line_number(const char *line, const char *key, unsigned *value) {
 }
 
 /* A 32-bit kernel tells it in /proc/cpuinfo only. (Under QEMU this is the file of the machine
- * outside; if that is no ARM, it has no such lines.) */
+ * outside; if that is not an ARM, it has no such lines.) */
 static uint32_t midr_otherwise(unsigned core) {
     FILE *file = fopen("/proc/cpuinfo", "re");
     if (!file) return 0;

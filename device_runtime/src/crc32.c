@@ -29,7 +29,7 @@ static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t steps) {
 }
 #endif
 
-/* tables[n][b]: what byte b does to the remainder with n bytes behind it (Kounavis and Berry 2005). */
+/* tables[n][b]: what byte b does to the remainder with n bytes after it (Kounavis and Berry 2005). */
 static uint32_t tables[STEP][256];
 
 static void make_tables(void) {

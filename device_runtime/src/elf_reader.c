@@ -134,7 +134,7 @@ mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index) {
 const char *mlc_elf_string(mlc_elf *elf, const mlc_elf_section *table, uint32_t offset) {
     if (elf->failed) return "";
     if (table->type != SHT_STRTAB) {
-        mlc_elf_fail(elf, "object keeps a name in a section that is no string table");
+        mlc_elf_fail(elf, "object keeps a name in a section that is not a string table");
         return "";
     }
     const unsigned char *strings = elf->bytes + table->offset;

@@ -29,14 +29,14 @@ static void *address(const mlc_run *run, const mlc_operand *operand) {
     return base + operand->offset;
 }
 
-/* Where the operands are in this turn. */
+/* Where the operands are in this iteration. */
 static void locate(const Walk *walk, const mlc_call *call, void **data) {
     for (uint32_t i = 0; i < call->operand_count; i++)
         data[i] = address(walk->run, &call->operands[i]);
     for (uint32_t i = 0; i < call->stride_count; i++) {
         const mlc_stride *stride = &call->strides[i];
         uint32_t turn = walk->turns[stride->loop];
-        if (stride->bytes < 0) turn += walk->fewer[stride->loop]; /* from the last turn on */
+        if (stride->bytes < 0) turn += walk->fewer[stride->loop]; /* from the last iteration on */
         int64_t moved = stride->bytes * (int64_t)turn;
         data[stride->operand] = (char *)data[stride->operand] + (ptrdiff_t)moved;
     }

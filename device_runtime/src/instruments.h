@@ -27,10 +27,10 @@ typedef struct {
     PoolTime threads[MAX_THREADS]; /* of the call at work */
 } Spans;
 
-/* The end of a run before its own: right after one of the turns of a call. */
+/* The end of a run before its own: right after one of the iterations of a call. */
 typedef struct {
-    uint32_t call, turn;          /* turns count from 0, over all loops around the call */
-    uint32_t seen;                /* turns so far */
+    uint32_t call, turn;          /* iterations count from 0, over all loops around the call */
+    uint32_t seen;                /* iterations so far */
     bool reached;
     void *data[MLC_MAX_OPERANDS]; /* where the call's operands were then */
 } Stop;
@@ -50,7 +50,7 @@ typedef struct {
 /* Before each run. */
 void instruments_begin(Instruments *instruments);
 
-/* The mlc_invoke whose context is an Instruments. Its status is no MLC_OK once a stop is reached. */
+/* The mlc_invoke whose context is an Instruments. Its status is not MLC_OK once a stop is reached. */
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index);
 

@@ -49,7 +49,7 @@ bool key_from_file(const char *path, uint8_t key[KEY_BYTES], Failure *failure) {
     } else if (!S_ISREG(about.st_mode) || about.st_uid != geteuid()) {
         fail(failure, REFUSED, "the key file %s is not a file of the user who runs this", path);
     } else if ((about.st_mode & 077) != 0) {
-        fail(failure, REFUSED, "others than its owner may use the key file %s; try: chmod 600 %s",
+        fail(failure, REFUSED, "users other than its owner may use the key file %s; try: chmod 600 %s",
              path, path);
     } else {
         take(fd, path, key, failure);

@@ -6,7 +6,7 @@
  *   constants  read-only sections, then per global symbol its value (this is the GOT) and name
  *   data       writable sections
  *
- * Each part begins on a page of its own. A veneer or a GOT entry per symbol, used or not, costs
+ * Each part begins on its own page. A veneer or a GOT entry per symbol, used or not, costs
  * little memory and spares counting which are needed. */
 #include "load.h"
 

@@ -64,7 +64,7 @@ static void parse_step(Parser *p, mlc_step *step) {
     Call places = {.layer = "a step", .operand_count = MLC_STEP_PLACES};
     uint64_t sizes[MLC_STEP_PLACES]; /* what is read and written has its own */
     uint32_t parts = read_array(&p->r), kind = parse_number(p);
-    if (kind > 1 || parts != (kind == 0 ? 7 : 4)) read_fail(&p->r, "a step is no loop or branch");
+    if (kind > 1 || parts != (kind == 0 ? 7 : 4)) read_fail(&p->r, "a step is not a loop or branch");
     places.operands = take(p, MLC_STEP_PLACES, sizeof *places.operands);
     places.sizes = sizes;
     if (!places.operands) return;
@@ -174,7 +174,7 @@ static uint64_t room_of(const Model *model, const mlc_operand *operand) {
     return 0;
 }
 
-/* Whether an operand of so many bytes is within its memory, and aligned, in every turn of every
+/* Whether an operand of so many bytes is within its memory, and aligned, in every iteration of every
  * loop by which it moves. */
 static bool is_within(const Model *model, const mlc_operand *operand, uint64_t size, uint32_t align,
                       const mlc_stride *strides, uint32_t count, uint32_t number) {
@@ -257,7 +257,7 @@ static void check_places(Parser *p, const Model *model, const mlc_step *step) {
         if (!there[i]) continue;
         if (!is_within(model, operand, size, size, at->strides, at->stride_count, i) ||
             (i == 1 && operand->space != MLC_ARENA))
-            refuse(p, "a loop's condition, turn or count lies outside its memory");
+            refuse(p, "a loop's condition, iteration or count lies outside its memory");
     }
 }
 
@@ -266,7 +266,7 @@ typedef struct {
     uint32_t loop, procedure, call;
 } Due;
 
-/* Walks a procedure as the executor would, each loop for one turn, so that nothing is walked twice. */
+/* Walks a procedure as the executor would, each loop for one iteration, so that nothing is walked twice. */
 static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
     uint32_t number = due->procedure++;
     const mlc_procedure *procedure = &model->procedures[number];
@@ -292,7 +292,7 @@ static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
             if (fits) check_procedure(p, model, due, depth + 1);
         }
         if (!fits)
-            refuse(p, "step %u of procedure %u is not in order; this runtime takes %d loops, and "
+            refuse(p, "step %u of procedure %u is invalid; this runtime takes %d loops, and "
                    "%d within each other",
                    i, number, MLC_MAX_LOOPS, MLC_MAX_NESTING);
     }

@@ -51,7 +51,7 @@ static int32_t scalar_index(Parser *p, const Kernel *kernel) {
     const char *name = take_str(p);
     for (uint32_t i = 0; i < kernel->scalar_count; i++)
         if (strcmp(kernel->scalars[i], name) == 0) return (int32_t)i;
-    refuse(p, "kernel '%s' names a dimension '%s' that is none of its scalars", kernel->name, name);
+    refuse(p, "kernel '%s' names a dimension '%s' that is not among its scalars", kernel->name, name);
     return -1;
 }
 
@@ -250,7 +250,7 @@ static void parse(Parser *p) {
             read_skip(&p->r);
     }
     check_model(p);
-    if (p->r.why) fail(p->failure, REFUSED, "the module's metadata is not in order: %s", p->r.why);
+    if (p->r.why) fail(p->failure, REFUSED, "the module's metadata is invalid: %s", p->r.why);
 }
 
 bool module_parse(Module *module, const void *object, size_t size, Failure *failure) {
@@ -352,7 +352,7 @@ bool params_accept(const Param *params, uint32_t count, const char *const *scala
     }
     for (uint32_t i = 0; i < scalar_count; i++)
         if (scalars[i] < 0)
-            return fail(failure, REFUSED, "%s: no parameter says what dimension '%s' is", what,
+            return fail(failure, REFUSED, "%s: no parameter defines dimension '%s'", what,
                         scalar_names[i]);
     return true;
 }

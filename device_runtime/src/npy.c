@@ -134,7 +134,7 @@ bool npy_read(Npy *npy, const void *data, size_t size, const char *what, Failure
     const uint8_t *at = data;
     *npy = (Npy){0};
     if (size < 10 || memcmp(at, magic, sizeof magic) != 0)
-        return fail(failure, REFUSED, "%s is no .npy file; try: numpy.save(file, array)", what);
+        return fail(failure, REFUSED, "%s is not a .npy file; try: numpy.save(file, array)", what);
     unsigned version = at[6];
     size_t head = version == 1 ? 10 : 12, length = (size_t)at[8] | (size_t)at[9] << 8;
     if (version < 1 || version > 3)
@@ -146,7 +146,7 @@ bool npy_read(Npy *npy, const void *data, size_t size, const char *what, Failure
     Header h = {0};
     const char *text = (const char *)at + head;
     if (!read_header(&h, (Text){.at = text, .end = text + length}))
-        return fail(failure, REFUSED, "the header of %s is not in order", what);
+        return fail(failure, REFUSED, "the header of %s is invalid", what);
     h.type.dtype = described(h.description);
     if (h.type.dtype == NO_DTYPE)
         return fail(failure, REFUSED, "%s has elements '%.*s', which are not read; try: astype",

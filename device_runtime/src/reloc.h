@@ -69,7 +69,7 @@ const char *mlc_link(mlc_image *image, const mlc_arch *arch, const mlc_memory *m
                      const void *object, size_t size, char *why, size_t why_size);
 
 /* Address of a function of the C library, libm or the compiler's runtime that generated code may
- * call; 0 when there is none of that name. */
+ * call; 0 when none has that name. */
 uint64_t mlc_helper(const char *name);
 
 #endif

@@ -91,7 +91,7 @@ void reply_samples(Writer *w, const Samples *s, uint32_t layers) {
 /* ---- Checking, in the same order ---- */
 
 static void expect(Reader *r, bool holds) {
-    if (!holds) read_fail(r, "it is no reply");
+    if (!holds) read_fail(r, "it is not a reply");
 }
 
 static void expect_text(Reader *r, const char *text) { expect(r, bytes_are(read_str(r), text)); }

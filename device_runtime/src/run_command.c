@@ -140,7 +140,7 @@ static bool read_model(void) {
     if (model->weights != weights.size ||
         (weights.size > 0 &&
          memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
-        return fail(failure, REFUSED, "the file's weights are not those of its object");
+        return fail(failure, REFUSED, "the file's weights do not belong to its object");
     job.threads = thread_count();
     return job.threads > 0;
 }
@@ -378,7 +378,7 @@ static void tell_box(void) {
     uint32_t held = job.result->held;
     const char *comma = "";
     if (!(held & ENTERED) || (held & (BOX_SYSCALLS | BOX_FILES)) == (BOX_SYSCALLS | BOX_FILES)) return;
-    fprintf(stderr, "warning: this system's box lacks ");
+    fprintf(stderr, "warning: this system's sandbox lacks ");
     for (uint32_t i = 0; i < BOX_PARTS; i++)
         if (!(held & 1U << i) && 1U << i != BOX_MEMORY) { /* nobody else has this memory */
             fprintf(stderr, "%s%s", comma, box_names[i]);
@@ -497,7 +497,7 @@ static void print_times(const Samples *samples) {
     sort(away, count);
     print_milliseconds("time: median", median);
     print_milliseconds("p95", sorted[(count * 95 + 99) / 100 - 1]);
-    print_milliseconds("mad", middle(away, count));
+    print_milliseconds("deviation", middle(away, count));
     print_milliseconds("least", sorted[0]);
     print_milliseconds("most", sorted[count - 1]);
     printf("%u samples\n", count);

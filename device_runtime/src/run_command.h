@@ -9,7 +9,7 @@
 enum { RUN_SECONDS = 600 }; /* without --timeout, as the laptop's command has it (driver/deploy.py) */
 
 /* With --stream it runs once for each frame on standard input, and writes each result to standard
- * output: the bytes of the inputs that no --input gives, and of the outputs that are no states, in the
+ * output: the bytes of the inputs that no --input gives, and of the outputs that are not states, in the
  * model's order. States go from each run to the next, and begin as zero, or as --input says.
  *
  * After --timeout the run is ended: all runs of --time together, each frame of --stream by itself.

@@ -23,7 +23,7 @@ static void option_cores(Request *q, char to[MAX_CORES]) {
 }
 
 static void option_stop(Request *q, RunOrder *run) {
-    if (read_array(&q->params) != 2) read_fail(&q->params, "stop is a call and its turn");
+    if (read_array(&q->params) != 2) read_fail(&q->params, "stop is a call and its iteration");
     option_uint(q, "stop", 0, UINT32_MAX, &run->stop_call);
     option_uint(q, "stop", 0, UINT32_MAX, &run->stop_turn);
     run->stops = true;

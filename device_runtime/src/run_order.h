@@ -4,7 +4,7 @@
 
 #include "session.h"
 
-/* The kernel, arguments and options of a `run` or a `time`, behind the module. False after a
+/* The kernel, arguments and options of a `run` or a `time`, after the module. False after a
  * failure, which the request then has. */
 bool read_run_order(Request *q, RunOrder *run, uint32_t *timeout_ms);
 

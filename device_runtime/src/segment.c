@@ -119,7 +119,7 @@ static bool no_file(const char *what, uint64_t size, Failure *failure) {
     }
 }
 
-/* The mapping is no business of a worker that is forked, and no writer that stands against a seal. */
+/* The mapping is not for a worker that is forked, and not a writer that stands against a seal. */
 static void *map_own(void *at, size_t mapped, int protection, int fd) {
     void *data = mmap(at, mapped, protection, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
     if (data != MAP_FAILED) madvise(data, mapped, MADV_DONTFORK);

@@ -34,7 +34,7 @@ void response_failure(Session *s, uint32_t id, const Failure *failure) {
     response_end(s, &w);
 }
 
-/* What came is no message: say so to whom it may concern, and end. */
+/* What came is not a message: say so to whom it may concern, and end. */
 static void end_session(Session *s, const char *why) {
     Failure failure = {0};
     fail(&failure, PROTOCOL, "what arrived on the stream %s; the session ends", why);
@@ -210,7 +210,7 @@ static bool take_message(Session *s) {
     return true;
 }
 
-/* A run that did not begin is answered behind the one that it waited for. */
+/* A run that did not begin is answered after the one that it waited for. */
 static void answer_next(Session *s) {
     if (!s->next.failure.failed || sending(s)) return;
     response_failure(s, s->next.id, &s->next.failure);

@@ -187,7 +187,7 @@ int supervise(int input, int output, Records *records) {
     }
     signal(SIGXFSZ, SIG_IGN); /* the call that met the limit says so */
     signal(SIGPIPE, SIG_IGN);
-    fcntl(input, F_SETPIPE_SZ, PIPE_BYTES); /* fewer turns per chunk; no matter if it is no pipe */
+    fcntl(input, F_SETPIPE_SZ, PIPE_BYTES); /* fewer turns per chunk; no matter if it is not a pipe */
     fcntl(output, F_SETPIPE_SZ, PIPE_BYTES);
     int flags = fcntl(output, F_GETFL);
     fcntl(output, F_SETFL, flags | O_NONBLOCK); /* a client that does not read stops no deadline */

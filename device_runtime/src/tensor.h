@@ -25,7 +25,7 @@ typedef enum {
     BOOL
 } DType;
 
-DType dtype_of(Bytes name); /* NO_DTYPE when there is none of that name */
+DType dtype_of(Bytes name); /* NO_DTYPE when none has that name */
 const char *dtype_name(DType dtype);
 size_t dtype_bytes(DType dtype);
 

@@ -350,7 +350,7 @@ static void tell_death(Failure *failure, Ending ending, int status) {
     }
     if (worker.late)
         fail(failure, TIMEOUT,
-             "%s was still at work after %u ms; try: a larger timeout, if it is slow rather than "
+             "%s was still running after %u ms; try: a larger timeout, if it is slow rather than "
              "stuck",
              where, worker.timeout_ms);
     else

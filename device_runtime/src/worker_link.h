@@ -36,7 +36,7 @@ uint32_t link_box(void); /* what the workers' box holds (box.h); 0 where none ca
 bool link_load(ModuleRecord *module, Failure *failure);
 bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Failure *failure);
 
-/* Starts a run behind the one that is under way; the worker has its order by then. One at most.
+/* Starts a run after the one that is under way; the worker has its order by then. One at most.
  * While link_busy is true after the first one's answer, link_collect has its answer later. */
 void link_follow(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms);
 

@@ -111,7 +111,7 @@ def import_for(model: ModelProto, inputs: Mapping[str, Any]) -> tuple[Function, 
 
 
 def _is_open(model: ModelProto, name: str) -> bool:
-    """Whether the model leaves the shape of this input open."""
+    """Whether the shape of this input is dynamic."""
     kinds = {i.name: content(i.type).tensor_type for i in model.graph.input}
     kind = kinds.get(name)  # none, for a part of a sequence
     return (

@@ -109,8 +109,8 @@ class CodegenError(MlcError):
 
 
 class ArtifactError(MlcError):
-    """A file is no saved model, is damaged, or is of another version; or a model cannot be saved or
-    exported."""
+    """A file is not a saved model, is damaged, or is of another version; or a model cannot be saved
+    or exported."""
 
 
 class DeployError(MlcError):
@@ -127,19 +127,20 @@ class FarmError(MlcError):
 
 
 class DecodeError(MlcError):
-    """A model is no decoder, a package or tokenizer is missing, or a text is too long."""
+    """A model is not a decoder, a package or tokenizer is missing, or a text is too long."""
 
 
 class ReportError(MlcError):
-    """A file is no record, is damaged, or is of another version; or a page would be too large."""
+    """A file is not a record, is damaged, or is of another version; or a page would be too
+    large."""
 
 
 class QuantizeError(MlcError):
-    """A model has no layer for small integers, or none that keeps the budget and costs less."""
+    """No layer of a model can be quantized, or none keeps the budget and costs less."""
 
 
 class CostsMore(QuantizeError):
-    """No layer for small integers, since they would cost the target more than floats."""
+    """No layer is quantized, since int8 would cost the target more than floats."""
 
 
 class TuneError(MlcError):

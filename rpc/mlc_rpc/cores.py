@@ -27,6 +27,6 @@ def core_numbers(text: str) -> frozenset[int]:
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise ValueError(f"'{text}' names no cores")
+            raise ValueError(f"'{text}' does not name cores")
         numbers.update(range(first, last + 1))
     return frozenset(numbers)

@@ -56,7 +56,7 @@ def parse_records(data: bytes, caches: int = 0) -> list[Record]:
     form = struct.Struct(f"{RECORD.format}{caches}Q")
     if len(data) % form.size:
         raise CounterError(
-            f"counter file is torn: {len(data)} bytes are no multiple of {form.size}\n"
+            f"counter file is torn: {len(data)} bytes are not a multiple of {form.size}\n"
             "  try: run again; QEMU was killed while it wrote, or the disk is full"
         )
     records = [Record(tag, index, tuple(rest)) for tag, index, *rest in form.iter_unpack(data)]

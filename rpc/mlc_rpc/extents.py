@@ -1,4 +1,4 @@
-"""Extents that a run decides: derived from the inputs' shapes, then applied to the outputs.
+"""Dynamic extents: derived from the inputs' shapes, then applied to the outputs.
 
 On the board a tensor has room for its largest shape. The elements of its true shape come first,
 densely.

@@ -56,7 +56,7 @@ def read_key(path: Path, board: str = "") -> bytes:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # reading a pipe would block
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
             key = file.read(MOST_READ)
@@ -69,7 +69,7 @@ def read_key(path: Path, board: str = "") -> bytes:
     # Windows has no such modes; the user's folders are private there.
     if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
         raise Unreachable(
-            f"others than you may use the key {path}",
+            f"other users may use the key {path}",
             board=board,
             attempt=f"chown $USER {shlex.quote(str(path))}; chmod 600 {shlex.quote(str(path))}; "
             "if somebody may have read it, a new one",
@@ -83,7 +83,7 @@ def checked(key: bytes, board: str = "") -> bytes:
         raise Unreachable(
             f"a key has {KEY_BYTES} bytes, this one {len(key)}",
             board=board,
-            attempt="a key that enroll made; passphrases are none",
+            attempt="a key that enroll made; a passphrase is not a key",
         )
     return key
 

@@ -73,7 +73,7 @@ class KnownHosts:
             return ""
         others = len(self.unread) - 1
         more = f", nor {others} others" if others else ""
-        return f"\n       beware: {self.unread[0]} is no entry that can be read{more}"
+        return f"\n       beware: {self.unread[0]} is not an entry that can be read{more}"
 
 
 def known_hosts(files: Sequence[str] = FILES) -> KnownHosts:

@@ -131,6 +131,7 @@ class Link:
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
         self._received = 0  # reads that brought something
+        self._pinged = 0  # bytes of the heartbeat's pings
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"{self.board} reader", daemon=True)
         self._heart = threading.Thread(target=self._beat, name=f"{self.board} heart", daemon=True)
@@ -240,7 +241,7 @@ class Link:
         except BrokenPipeError:
             self._end(self._lost("the board's program ended"))
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return pending
 
     def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
@@ -341,7 +342,7 @@ class Link:
             self._begun.put(error)
             return
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
             return
         source = self._source = Source(self._fetch, first, into)
         self._begun.put(None)
@@ -359,9 +360,9 @@ class Link:
         except ProtocolError as error:
             self._end_talk(error.what, error.method)
         except Wrong as error:  # in a message that answers no request
-            self._end_talk(f"the board sent what is no message: {error}")
+            self._end_talk(f"the board sent what is not a message: {error}")
         except OSError as error:
-            self._end(self._lost(f"the link broke ({error})"))
+            self._end(self._lost(f"the connection broke ({error})"))
         return None
 
     def _fetch(self) -> bytes:
@@ -377,7 +378,8 @@ class Link:
 
     def _beat(self) -> None:
         """The heartbeat's thread. Bytes that arrive at either end, however slowly, are signs of
-        life.
+        life; those of its own pings are not, since the kernel of a hung board, or whoever passes
+        bytes on to a dead link, takes them too.
 
         The board, too, ends a session without signs of life. So this thread also pings when the
         client has sent nothing, even while data arrives.
@@ -398,11 +400,12 @@ class Link:
                 self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
 
     def _arrived(self, before: int) -> int:
-        """How many bytes have arrived at the board, or in the queue of who does not tell."""
+        """How many bytes have arrived at the board, or in the queue of who does not tell; without
+        the pings."""
         moved, unsent = self.transport.moved, self.transport.unsent()  # in this order: never more
         if unsent is not None:
-            return moved - unsent
-        return moved if self._writing.locked() else before
+            return moved - unsent - self._pinged
+        return moved - self._pinged if self._writing.locked() else before
 
     def _ask_for_life(self, timeout: float) -> None:
         """Sends a ping that nobody waits for; none while another request is being written."""
@@ -418,7 +421,9 @@ class Link:
                     self._wake_thread()
                 kind = ANSWERS["ping"](None)
                 self._pending[number] = Pending(number, "ping", kind, time.monotonic())
+            moved = self.transport.moved
             self._write(number, _packed("ping", (None,)), None, timeout)
+            self._pinged += self.transport.moved - moved
         except OSError:  # a timeout too: half a frame was sent
             self._end(self._dead)
             self.transport.close()
@@ -431,7 +436,7 @@ class Link:
             f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s{rate}",
             board=self.board,
             method=method,
-            attempt="look after its power and network, then connect again; what was on the board "
+            attempt="check its power and network, then connect again; what was on the board "
             "must be sent again",
         )
 

@@ -37,10 +37,9 @@ class Run:
     """One run: nanoseconds of each call on the board, and executed instructions if counted.
 
     `host_nanoseconds`: of each host call, transfers included. `turns`: how often each call ran; its
-    figures are sums over the turns. None: once each. `spans`, if asked for: (call, thread, begin,
-    duration) in nanoseconds of the board's clock since the run began. `places`, if the run stopped
-    after a call: the offset of each of the call's operands.
-    """
+    figures are sums over the iterations. None: once each. `spans`, if asked for: (call, thread,
+    begin, duration) in nanoseconds of the board's clock since the run began. `places`, if the run
+    stopped after a call: the offset of each of the call's operands."""
 
     nanoseconds: tuple[int, ...]
     counts: tuple[CallCounts, ...] | None
@@ -185,12 +184,12 @@ class RemoteFunction:
         cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Stopped:
-        """Runs a model up to the end of a turn of a layer and returns the layer's results. Turns
-        count from 0, over all loops around the layer. Raises Refused for an unknown layer, and for
-        a turn that does not come."""
+        """Runs a model up to the end of an iteration of a layer and returns the layer's results.
+        Iterations count from 0, over all loops around the layer. Raises Refused for an unknown
+        layer, and for an iteration that does not come."""
         module, board = self.module, self.module.session.board
         if turn < 0:
-            raise ValueError(f"turns count from 0, and {turn} is below")
+            raise ValueError(f"iterations count from 0, and {turn} is below")
         number = call_of(module.model, layer, board)
         call = module.model.calls[number]
         run = self._run(args, _shared(threads, cores) | {"stop": [number, turn]}, timeout)
@@ -334,8 +333,8 @@ class RemoteFunction:
         for position, arg in enumerate(args):
             if not isinstance(arg, RemoteTensor):
                 raise TypeError(
-                    f"argument {position} of {self.name or 'the model'} is no tensor on the board "
-                    f"but {type(arg).__name__}\n  try: board.tensor(...)"
+                    f"argument {position} of {self.name or 'the model'} is not a tensor on the "
+                    f"board but {type(arg).__name__}\n  try: board.tensor(...)"
                 )
             if arg.link is not self.module.link:  # its handle is another tensor's here
                 raise Refused(

@@ -16,7 +16,8 @@ LEAP = 16  # bytes more in flight for each that was answered, as far as the rate
 
 
 class Pace:
-    """`limit`: the bytes that may be in flight. Where the way is no network, it never changes."""
+    """`limit`: the bytes that may be in flight. Where the way is not a network, it never
+    changes."""
 
     def __init__(self, network: bool) -> None:
         self._network = network

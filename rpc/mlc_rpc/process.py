@@ -102,7 +102,7 @@ class ProcessTransport(Transport):
                 left_seconds = deadline - time.monotonic()
                 if left_seconds <= 0:
                     raise TimeoutError from None
-                # In short turns: closing the descriptor does not end a poll of it.
+                # In short iterations: closing the descriptor does not end a poll of it.
                 self._poll.poll(min(left_seconds, TURN_SECONDS) * 1000)
                 continue
             self.moved += written

@@ -35,7 +35,7 @@ def open_qemu(
     """`machine` decides for a CPU name that fits both machines ("max") or none; None: aarch64.
 
     `plugin` is the counting plugin built for this host, or None. It simulates `caches`: the core's
-    first cache, then the candidates for the one behind it.
+    first cache, then the candidates for the next one.
     Raises Unreachable when QEMU is missing or does not know the CPU.
     """
     board = f"qemu://{url.option}"

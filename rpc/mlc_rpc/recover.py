@@ -16,7 +16,7 @@ WEAK = (
     "after its network"
 )
 CUT_OFF = (
-    "look after its network, or after its power if it was switched off; what has arrived there is "
+    "check its network, or after its power if it was switched off; what has arrived there is "
     "not sent again"
 )
 TIMES = 3  # a board that is lost each time is not lost by chance

@@ -170,7 +170,7 @@ class Session(Closing):
                     raise Unreachable(
                         f"the board did not come back in {patience:g} s: {error.what}",
                         board=self.board,
-                        attempt=error.attempt or "look after its power and network",
+                        attempt=error.attempt or "check its power and network",
                     ) from error
             time.sleep(max(began + PAUSE_SECONDS - time.monotonic(), 0))
 
@@ -379,7 +379,7 @@ def _release(view: memoryview) -> None:
 
 
 def _metadata_of(program: bytes) -> bytes | None:
-    """The metadata section of an object; None if it is no object, which boards refuse."""
+    """The metadata section of an object; None if it is not an object, which boards refuse."""
     try:
         return section_of(program)
     except ValueError:

@@ -130,5 +130,5 @@ def described(family: str, value: Any) -> str:
         case "extension":
             return "a value of an extension type"
         case "nothing":
-            return "no msgpack"
+            return "not msgpack"
     return family

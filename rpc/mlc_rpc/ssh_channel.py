@@ -113,7 +113,7 @@ class _ChannelCommand(Command):
 
 
 class ClientTransport(Transport):
-    """The program on the board behind a channel. `close` also closes `shell`."""
+    """The program on the board at a channel's end. `close` also closes `shell`."""
 
     network = True
 

@@ -173,7 +173,7 @@ def _told_by_ssh(url: SshUrl) -> Options | None:
     command = ssh_command()
     if not command:
         return None
-    # "--": whatever the host is called, it is no option.
+    # "--": whatever the host is called, it is not an option.
     command += ["-G", *(["-l", url.user] if url.user else [])]
     command += [*(["-p", str(url.port)] if url.port else []), "--", url.host]
     board = f"ssh://{url.user + '@' if url.user else ''}{url.host}"

@@ -157,7 +157,7 @@ class _Login:
     def _need_person(self, what: str) -> None:
         if self.asks:
             return
-        why = "BatchMode is on" if self.host.quiet else "stdin is no terminal to ask on"
+        why = "BatchMode is on" if self.host.quiet else "stdin is not a terminal to ask on"
         raise NotLetIn(f"it wants {what}, and {why}", told=True)
 
     def _password(self) -> Sequence[str]:

@@ -20,8 +20,8 @@ Tensors = Mapping[tuple[str, int], RemoteTensor]  # the model's, by space and in
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A run that stopped after turn `turn` of a layer. `results`: the kernel's outputs of that
-    turn, by parameter name, in the kernel's own shapes and layouts."""
+    """A run that stopped after iteration `turn` of a layer. `results`: the kernel's outputs of that
+    iteration, by parameter name, in the kernel's own shapes and layouts."""
 
     layer: str
     kernel: str
@@ -39,18 +39,20 @@ def call_of(model: Model, layer: str, board: str) -> int:
 
 
 def never(layer: str, turn: int, turns: int, board: str) -> Refused:
-    """The error for a turn that did not come; the layer ran `turns` times."""
+    """The error for an iteration that did not come; the layer ran `turns` times."""
     if turns == 0:
         return Refused(
-            f"layer '{layer}' did not run: its loop had no turn, or another branch was taken",
+            f"layer '{layer}' did not run: its loop had no iteration, or another branch was taken",
             board=board,
             attempt="other inputs, or a layer that these inputs reach",
         )
-    often, last = ("once", "0") if turns == 1 else (f"{turns} times", f"turns 0 to {turns - 1}")
+    often, last = (
+        ("once", "0") if turns == 1 else (f"{turns} times", f"iterations 0 to {turns - 1}")
+    )
     return Refused(
-        f"layer '{layer}' ran {often}, so its turn {turn} never came",
+        f"layer '{layer}' ran {often}, so its iteration {turn} never came",
         board=board,
-        attempt=last if turns > 1 else "turn 0",
+        attempt=last if turns > 1 else "iteration 0",
     )
 
 

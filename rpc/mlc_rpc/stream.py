@@ -193,7 +193,7 @@ class Stream(Closing):
 
     def load_state(self, states: Mapping[str, Array]) -> None:
         """The next step begins with these states; states that are not named stay.
-        Raises Refused for a name that is no state; ValueError for another shape or dtype."""
+        Raises Refused for a name that is not a state; ValueError for another shape or dtype."""
         for name in states:
             if name not in self._states:
                 known = ", ".join(self._states) or "none: the model has no states"

@@ -220,7 +220,7 @@ def _map(link: Link, handle: int, size: int) -> NDArray[np.uint8] | None:
     process, descriptor = link.call("tensor.descriptor", handle, timeout=CHUNK_SECONDS)
     path = f"/proc/{process}/fd/{descriptor}"
     if process != link.transport.process:
-        raise link.broken(f"{path} is no file of the board's program", "tensor.descriptor")
+        raise link.broken(f"{path} is not a file of the board's program", "tensor.descriptor")
     try:
         target = os.readlink(path)
         file = os.open(path, os.O_RDWR)

@@ -179,6 +179,6 @@ class Timing:
         reason = f": {judgement.findings[0]}" if judgement.findings else ""
         return (
             f"median {self.median * 1e3:.4g} ms, p95 {self.p95 * 1e3:.4g} ms, "
-            f"mad {self.mad * 1e3:.4g} ms, {len(self.samples)} samples, "
+            f"deviation {self.mad * 1e3:.4g} ms, {len(self.samples)} samples, "
             f"{judgement.verdict}{reason}"
         )

@@ -69,7 +69,7 @@ class Judgement:
 def judge(timing: Timing) -> Judgement:
     """The verdict over a timing, and all findings against it."""
     if timing.emulated:
-        seconds = Finding("an emulator's seconds say nothing of a board", "count instructions")
+        seconds = Finding("an emulator's seconds are not those of a board", "count instructions")
         return Judgement("emulated", (seconds,))
     verdict: Verdict = "ok"
     findings: list[Finding] = []

@@ -274,7 +274,7 @@ METHODS: tuple[Method, ...] = (
         "supervisor",
     ),
     Method("blob.get", "hash:bin32, offset, size", lambda hash, at, size: Data(size), "supervisor"),
-    # Refused while a module needs the blob. Freeing an absent blob is no error.
+    # Refused while a module needs the blob. Freeing an absent blob is not an error.
     Method("blob.free", "hash:bin32", _nil, "supervisor"),
     # `weights` is the blob that the module's model names, or nil where there is none.
     Method("module.load", "object:bin32, weights:bin32|nil", lambda *_: LOADED, "worker"),
@@ -284,8 +284,8 @@ METHODS: tuple[Method, ...] = (
     # QEMU's counting plugin where each layer begins and ends), spans:bool (record when each thread
     # worked on each call, by the board's clock), quiet:bool (give no times),
     # total:bool (give one time for all calls),
-    # stop:[call:uint, turn:uint] (of a model: end the run right after that turn of that call; turns
-    # count from 0 over all loops around it), from:uint, until:uint (the model's
+    # stop:[call:uint, turn:uint] (of a model: end the run right after that iteration of that
+    # call; iterations count from 0 over all loops around it), from:uint, until:uint (the model's
     # calls to run, `until` excluded; all by default), threads:uint (1 to
     # MAX_THREADS, which share each call's tasks; 1 by default, and always with marks),
     # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the

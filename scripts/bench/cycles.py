@@ -104,7 +104,9 @@ def main_loop(assembly: str) -> Loop:
     labels: dict[str, int] = {}
     lines: list[str] = []
     loops: list[Loop] = []
-    last = 0  # where the last branch back stands: a loop that begins before it is no innermost one
+    last = (
+        0  # where the last branch back stands: a loop that begins before it is not an innermost one
+    )
     for line in assembly.splitlines():
         if named := LABEL.match(line):
             labels[named[1]] = len(lines)

@@ -5,7 +5,7 @@
 
 decoder_model.py writes the model, of random weights. A process of its own compiles it, loads it
 onto the board and writes tokens; its largest memory, and that of its children, which compile and
-are the board, is looked at. Then, turn by turn, so that other work on this machine disturbs all
+are the board, is looked at. Then, one by one, so that other work on this machine disturbs all
 alike:
 
     decode     a token, of which the weights that it reads in a second are held against `read`
@@ -89,7 +89,7 @@ def in_process(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------ turn by turn
+# ------------------------------------------------------------------------------ one by one
 
 
 def read_seconds(data: np.ndarray, places: list[tuple[int, int]]) -> np.ndarray:

@@ -98,10 +98,10 @@ OTHERS: tuple[tuple[str, int, tuple[int, ...], dict[str, Any]], ...] = (
     ("Concat", 2, (1, 128, 28, 28), {"axis": 1}),
 )  # fmt: skip
 
-# Where the fit begins: nanoseconds per vector operation, load or store, other one, line behind the
-# first cache, behind the second, and behind the third besides; and how far, in logarithms, each is
+# Where the fit begins: nanoseconds per vector operation, load or store, other one, line after the
+# first cache, after the second, and also after the third; and how far, in logarithms, each is
 # likely to be off. Of a core of 3.3 GHz that has two vector operations and two vector loads a cycle
-# and four others (LLVM's X86ScheduleZnver3.td: FPFMul01, FPLd01, ALU0123); 60 GB/s behind it, 10
+# and four others (LLVM's X86ScheduleZnver3.td: FPFMul01, FPLd01, ALU0123); 60 GB/s after it, 10
 # from memory.
 # The first two stay near that: all kernels here have about as many loads per multiplication, so
 # times hardly tell both apart.
@@ -165,7 +165,7 @@ def layers() -> dict[str, ModelProto]:
 
 
 def caches() -> list[Cache]:
-    """This machine's own, as Linux describes them: the first one, and those behind it. The
+    """This machine's own, as Linux describes them: the first one, and those after it. The
     simulated ones have a power of two of sets, so a size between is rounded down."""
     found = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
@@ -187,7 +187,7 @@ def of_calls(calls: Sequence[CallCounts], known: Sequence[Cache]) -> list[list[i
 
 
 def work(figures: Sequence[int]) -> Work:
-    """Of `of_calls`. Lines behind the second cache come from the third or, as those behind that,
+    """Of `of_calls`. Lines after the second cache come from the third or, as those after that,
     from memory."""
     vector, memory, other, first, last, *far = figures
     return Work(vector, memory, other, first, last, far_lines=far[0] if far else 0)
@@ -246,9 +246,10 @@ def timed(
     theirs: dict[str, ModelProto], ours: Ours, repeat: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Milliseconds of their layers, and of our models: the sum of what each layer took at least,
-    since few runs of a whole model are left alone by other programs. All take turns, ROUNDS times,
-    since a machine's clock and its neighbours change within minutes. Each turn loads them anew:
-    where their memory lies decides, too, and makes layers that no cache holds twice as slow."""
+    since few runs of a whole model are left alone by other programs. They alternate, ROUNDS times,
+    since a machine's clock and its neighbours change within minutes. Each time they are loaded
+    again: where their memory lies decides, too, and makes layers that no cache holds twice as
+    slow."""
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     stored = {name: model.SerializeToString() for name, model in theirs.items()}

@@ -115,7 +115,7 @@ def quality(given: argparse.Namespace) -> Figures:
             database = Database()
             options = Options(given.trials, seed=1, space=space)
             state = tune([of], options, given.board, database)
-            # of the generated space the default is no part, though it is measured, too
+            # of the generated space the default is not a part, though it is measured, too
             best[name] = state.tasks[0].best if space is None else best_but_default(of, database)
         base = state.tasks[0].baseline
         found[layer.name] = {

@@ -30,7 +30,7 @@ SEED, BATCH, RATE = 0, 16, 2e-3
 WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 128
 STEP = 32  # characters that one step of the exported program reads at most
 PROMPT, COUNT = "Return the ", 64
-UNKNOWN = "?"  # stands for characters that are no ASCII
+UNKNOWN = "?"  # stands for characters that are not ASCII
 
 
 def docstrings(count: int = TEXT) -> str:
@@ -59,7 +59,7 @@ class Layer(nn.Module):  # type: ignore[misc]
             self.register_buffer(name, torch.zeros(1, HEADS, LENGTH, WIDTH // HEADS))
 
     def forward(self, x: Any, places: Any = None) -> Any:
-        """places: where the rows of x stand in a text whose others are in the buffers; None for
+        """places: where the rows of x are in a text whose others are in the buffers; None for
         whole texts, as they are learned from."""
         parts = self.three(self.before(x)).chunk(3, -1)
         q, k, v = (p.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2) for p in parts)
@@ -114,7 +114,7 @@ def trained(text: str, steps: int) -> tuple[Characters, list[str]]:
 
 
 def written(model: Characters, letters: list[str], prompt: str = PROMPT, count: int = COUNT) -> str:
-    """What the model writes behind a prompt, in torch: the likeliest characters, each from all
+    """What the model generates after a prompt, in torch: the most likely characters, each from all
     before it."""
     tokens = [letters.index(c) for c in prompt]
     with torch.no_grad():

@@ -16,7 +16,7 @@ Both models take "image" float32 (16, 1, 8, 8) and give "probability" float32 (1
     digits_cnn.onnx    Conv 16, BatchNormalization, Relu, MaxPool, Conv 32, Relu, MaxPool,
                        Flatten, Gemm 10, Softmax
 
-Training is numpy in float64, with every random number drawn from one seed.
+Training is numpy in float64, with all random numbers from one seed.
 """
 
 from __future__ import annotations

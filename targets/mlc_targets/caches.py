@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from .cores import core
 
 BEHIND_KIB = (128, 256, 512, 1024, 2048, 4096)  # sizes of second and last levels
-WAYS, FIRST_WAYS = 16, 4  # of the caches behind the first, and of the first; as in Arm's cores
+WAYS, FIRST_WAYS = 16, 4  # of the caches after the first, and of the first; as in Arm's cores
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A core's first cache, or a candidate for the one behind it."""
+    """A core's first cache, or a candidate for the next one."""
 
     bytes: int
     ways: int
@@ -24,7 +24,7 @@ class Cache:
 
 
 def caches_of(l1_kib: int) -> tuple[Cache, ...]:
-    """A core's first cache and all candidates for the one behind it."""
+    """A core's first cache and all candidates for the next one."""
     return Cache(l1_kib << 10, FIRST_WAYS), *(Cache(kib << 10, WAYS) for kib in BEHIND_KIB)
 
 

@@ -109,7 +109,7 @@ class Speed:
     vector, memory, other, l1_miss: cycles per vector instruction (multiplying or not), per load or
     store, per other instruction, and per line that the first cache fetches. line_ns: nanoseconds
     per line of 64 bytes from memory, for one thread; least_ns: for all threads together. pace: a
-    factor of the whole time. l2_kib and last_kib: the caches behind the first. far_ns: extra cost
+    factor of the whole time. l2_kib and last_kib: the caches after the first. far_ns: extra cost
     of a line if memory is behind one more cache; no board here has that.
     """
 
@@ -143,7 +143,7 @@ def _cores() -> dict[str, Core]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The surroundings of a core on a chip: clock, caches behind the first, memory rate of one
+    """The surroundings of a core on a chip: clock, caches after the first, memory rate of one
     core."""
 
     mhz: float

@@ -25,7 +25,7 @@ class TargetError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
-    """The likeliest corrections of `name` among `known`, the best first; possibly none."""
+    """The most likely corrections of `name` among `known`, the best first; possibly none."""
     names = sorted(set(known))
     lower = {n.lower(): n for n in names}
     close = get_close_matches(name.lower(), lower, n=count, cutoff=0.6)

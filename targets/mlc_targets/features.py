@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# A feature and its direct implications. A name that is no key implies nothing of interest here, or
-# is no name of LLVM's (see `llvm_names`).
+# A feature and its direct implications. A name that is not a key implies nothing of interest here,
+# or is not a name of LLVM's (see `llvm_names`).
 AARCH64 = {
     # ISA extensions
     "neon": "fp-armv8",

@@ -23,7 +23,7 @@ def host_triple() -> str:
     if sys.platform != "linux":
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise TargetError(
-            f"boards run Linux, and no code is made for this machine, which runs {system}",
+            f"boards run Linux, and no code is generated for this machine, which runs {system}",
             "a board, as --target raspberry-pi/5 or --board ssh://[user@]host",
         )
     floats = "gnueabihf" if machine.startswith("arm") and machine != "arm64" else "gnu"
@@ -55,7 +55,7 @@ def host_attributes() -> dict[str, object]:
 
 
 def difference(arch: str, cpu: str, flags: dict[str, bool]) -> tuple[str, ...]:
-    """The mattr that turns `cpu` into a machine with `flags`, such as a virtual machine."""
+    """The mattr that iterations `cpu` into a machine with `flags`, such as a virtual machine."""
     has = cpu_features(arch, cpu)
     known = {name for name in flags if name in VOCABULARY[arch]}
     lacks = {name for name in known if not flags[name]}

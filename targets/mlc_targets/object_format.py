@@ -40,7 +40,7 @@ class ParamMap(TypedDict):
     output: NotRequired[bool]  # only for kernels
     align: NotRequired[int]  # only for kernels: bytes, if less than ALIGNMENT
     state: NotRequired[str]  # only for models' outputs: the input whose value in the next run it is
-    open: NotRequired[list[str]]  # only for models: the name of each open extent, "" if known
+    open: NotRequired[list[str]]  # only for models: the name of each dynamic extent, "" if known
 
 
 class SignatureMap(TypedDict):
@@ -60,9 +60,10 @@ class KernelMap(SignatureMap):
 Operand = tuple[int, ...]  # space, index, offset, size; then (loop, stride) pairs
 
 
-# The number of a call; or (index of "loop" in STEPS, the loop's number, turns, procedure, operand
-# of the condition or None, operand of the turn's number or None, operand of the number of turns or
-# None); or (index of "branch" in STEPS, operand of the condition, procedure, procedure otherwise).
+# The number of a call; or (index of "loop" in STEPS, the loop's number, iterations, procedure,
+# operand of the condition or None, operand of the turn's number or None, operand of the number of
+# iterations or None); or (index of "branch" in STEPS, operand of the condition, procedure,
+# procedure otherwise).
 StepMap = int | tuple[int | Operand | None, ...]
 
 
@@ -74,7 +75,7 @@ class ModelMap(TypedDict):
     weights_hash: bytes
     calls: list[tuple[int, str, list[Operand]]]  # kernel, layer, operands and then scalars
     procedures: NotRequired[list[list[StepMap]]]
-    extents: NotRequired[dict[str, int]]  # those that a run decides: the largest value of each
+    extents: NotRequired[dict[str, int]]  # those known only at run time: the largest value of each
 
 
 class MetadataMap(TypedDict):
@@ -94,7 +95,7 @@ class Param:
     """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension.
 
     `state`, of an output that keeps its value for the next run: the model's input that it is then.
-    `open`, of a model whose runs decide extents: the name of each extent, "" for a known one;
+    `open`, of a model with dynamic extents: the name of each extent, "" for a known one;
     `shape` is then the largest.
     """
 
@@ -133,7 +134,7 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Arg:
     """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input... In
-    each turn of a loop it moves by the bytes in `strides`, pairs (loop, bytes)."""
+    each iteration of a loop it moves by the bytes in `strides`, pairs (loop, bytes)."""
 
     space: int  # the number in SPACES
     index: int  # which input or output
@@ -155,7 +156,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Runs `procedure` up to `turns` times, while the condition (if any) holds. `count`, if given,
-    has the number of turns. The number of the current turn is written to `turn`."""
+    has the number of iterations. The number of the current iteration is written to `turn`."""
 
     number: int
     turns: int
@@ -180,7 +181,7 @@ Step = int | Loop | Branch  # the number of a call
 @dataclass(frozen=True)
 class Model:
     """The object's model: its inputs, outputs and calls. The calls run in order, or as the first of
-    `procedures` says, if any. `extents` are those that a run decides, with the largest value of
+    `procedures` says, if any. `extents` are those known only at run time, with the largest value of
     each; an input or output of the name, int64[], has the value."""
 
     inputs: tuple[Param, ...]
@@ -286,7 +287,7 @@ def _step(step: Any) -> Step:
             return Loop(number, turns, procedure, *places)
         case [1, condition, procedure, otherwise]:
             return Branch(_arg(condition), procedure, otherwise)
-    raise ValueError(f"{step!r} is no step")
+    raise ValueError(f"{step!r} is not a step")
 
 
 def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:
@@ -296,7 +297,7 @@ def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:
     """
     data = memoryview(elf)
     if bytes(data[:4]) != b"\x7fELF" or len(data) < 64 or data[5] != 1 or data[4] not in (1, 2):
-        raise ValueError("it is no little-endian ELF object")
+        raise ValueError("it is not a little-endian ELF object")
     wide = data[4] == 2
     try:
         (table,) = struct.unpack_from("<Q" if wide else "<I", data, 40 if wide else 32)

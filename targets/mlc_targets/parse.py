@@ -77,7 +77,7 @@ def _from_text(text: str) -> tuple[str, dict[str, Value]]:
         word = rest.pop(0)
         if not word.startswith("-"):
             raise TargetError(
-                f"'{word}' is no option", f"-{word}" if "=" in word else "-name=value"
+                f"'{word}' is not an option", f"-{word}" if "=" in word else "-name=value"
             )
         key, equals, value = word.lstrip("-").partition("=")
         name = _known(key)
@@ -126,7 +126,7 @@ def _from_mapping(spec: Mapping[str, object]) -> tuple[str, dict[str, Value]]:
     if first is None:
         raise TargetError("neither 'kind' nor 'tag' is given", '"kind": "llvm"')
     if not isinstance(first, str):
-        raise TargetError(f"kind is {first!r}, not text", '"kind": "llvm"')
+        raise TargetError(f"kind is {first!r}, not a string", '"kind": "llvm"')
     for key, value in spec.items():
         if not isinstance(key, str):
             raise TargetError(f"the attribute {key!r} is not text", "mtriple")
@@ -177,7 +177,7 @@ def _put(attributes: dict[str, Value], name: str, value: Value) -> None:
 def _wrong_type(name: str, value: object) -> TargetError:
     wanted, example = {
         "text": ("text", '"..."'),
-        "list": ("a list of text", '["+neon"]' if name == "mattr" else '["..."]'),
+        "list": ("a list of strings", '["+neon"]' if name == "mattr" else '["..."]'),
         "int": ("a whole number", f"{name}=4" if name == "num-cores" else f"{name}=3"),
         "flag": ("a yes or no", f"{name}=1 or {name}=0"),
         "target": ("a target", "llvm"),

@@ -120,7 +120,7 @@ def register_tag(name: str, target: str | Mapping[str, object]) -> None:
     """
     word = name.lower()
     if not _WORD.fullmatch(word.replace("/", "_")):
-        raise TargetError(f"'{name}' is no name for a target", "letters, digits, . _ - and /")
+        raise TargetError(f"'{name}' is not a name for a target", "letters, digits, . _ - and /")
     if word in {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}:
         raise TargetError(f"'{name}' is the name of a target already", "another name")
     kind, given = _look_up(*read(target))
@@ -250,14 +250,14 @@ def _mattr(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
             raise TargetError(f"mattr has both '+{name}' and '-{name}'", "one of the two")
         if sign == "-" and (re.match(r"v\d", name) or (arch == "arm" and name == "thumb2")):
             raise TargetError(
-                f"mattr '-{name}': what the architecture itself has cannot be taken away",
+                f"mattr '-{name}': a feature of the architecture itself cannot be removed",
                 "an -mcpu of the architecture that is meant",
             )
     for name, sign in signs.items():
         gone = sorted(f for f in closure(arch, name) if signs.get(f) == "-")
         if sign == "+" and gone:
             raise TargetError(
-                f"mattr '+{name}' needs '{gone[0]}', which '-{gone[0]}' takes away",
+                f"mattr '+{name}' needs '{gone[0]}', which '-{gone[0]}' removes",
                 f"leave '+{name}' or '-{gone[0]}' out",
             )
     return tuple(signs[name] + name for name in sorted(signs))

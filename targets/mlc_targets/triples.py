@@ -91,12 +91,12 @@ def _complete(text: str, arch: str, rest: list[str]) -> Triple:
     other = next((n for prefix, n in _OTHER_SYSTEMS.items() if rest[0].startswith(prefix)), None)
     if other:
         raise TargetError(
-            f"mtriple '{text}': boards run Linux, and no code is made for {other}",
+            f"mtriple '{text}': boards run Linux, and no code is generated for {other}",
             f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",
         )
     if not _SYSTEMS.fullmatch(rest[0]) or len(rest) > 2:
         raise TargetError(
-            f"mtriple '{text}': no operating system that is known here",
+            f"mtriple '{text}': unknown operating system",
             f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",
         )
     system = {"elf": "none"}.get(rest[0], rest[0])
@@ -137,7 +137,7 @@ def _unsupported(text: str, arch: str) -> TargetError:
         )
     if arch.startswith("thumb"):
         return TargetError(
-            f"mtriple '{text}': code is made in ARM state, not Thumb",
+            f"mtriple '{text}': code is generated in ARM state, not Thumb",
             text.replace("thumb", "arm", 1),
         )
     if re.fullmatch(r"i[3-6]86|x86", arch):

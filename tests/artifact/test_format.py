@@ -175,7 +175,7 @@ def test_refusals(golden: Golden) -> None:
         "with a damaged blob": good[:-1] + b"!",
         "with something between": good[: -len(blob) - 1] + b"!" + good[-len(blob) :],
         "with more after it": good + b"!",
-        "manifest is no msgpack": packed(b"\xc1"),
+        "manifest is not msgpack": packed(b"\xc1"),
         "manifest is followed by more": packed(b"\x80\x80"),
         "manifest is a list": packed([]),
         "manifest has numbers for keys": packed({1: 2}),

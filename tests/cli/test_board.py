@@ -38,7 +38,7 @@ def test_boards_are_kept_by_name(config: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä"])
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(InputError, match="is no name for a board"):
+    with pytest.raises(InputError, match="is not a name for a board"):
         enroll(name, Enrolled("local://"))
 
 
@@ -153,7 +153,7 @@ def test_what_the_box_holds_is_told(held: tuple[str, ...] | None, told: str) -> 
     ],
 )
 def test_a_run_tells_what_the_box_lacks(held: tuple[str, ...] | None, told: list[str]) -> None:
-    facts = [("box", f"{lack}; try: only models from people you trust") for lack in told]
+    facts = [("sandbox", f"{lack}; try: only models from people you trust") for lack in told]
     assert [*box_facts(held)] == facts
 
 

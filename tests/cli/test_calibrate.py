@@ -245,9 +245,10 @@ def test_times_that_never_agree() -> None:
         ),
         (
             ("board", "calibrate", "emulated"),
-            "error: an emulated board has no times of its own: seconds of QEMU mean nothing\n"
+            "error: an emulated board has no times of its own: QEMU's seconds are not those "
+            "of a board\n"
             "  in:  board calibrate emulated, qemu://cortex-a72\n"
-            "  try: a board that is there; --target predicts for boards that are not\n-> 2",
+            "  try: a real board; --target predicts for boards that are not\n-> 2",
         ),
         (
             ("--target", "here"),
@@ -274,5 +275,5 @@ def test_a_damaged_file_is_named(mlc_deploy: Command) -> None:
     assert mlc_deploy("--target", "here").complaint == (
         "error: the figures of 'here' cannot be read: it is not whole (KeyError: 'rows')\n"
         f"  in:  {path}\n"
-        "  try: mlc-deploy board calibrate here, which writes it anew\n-> 2"
+        "  try: mlc-deploy board calibrate here, which writes it again\n-> 2"
     )

@@ -95,12 +95,12 @@ def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
     [
         (
             "{",
-            "error: this is no record of mlc-deploy\n  in:  other.json\n"
+            "error: this is not a results file of mlc-deploy\n  in:  other.json\n"
             "  try: mlc-deploy MODEL --board B --json FILE\n-> 2",
         ),
         (
             json.dumps(record(layers=[{"name": 3}])),
-            "error: this is no record of mlc-deploy\n  in:  other.json\n"
+            "error: this is not a results file of mlc-deploy\n  in:  other.json\n"
             "  try: mlc-deploy MODEL --board B --json FILE\n-> 2",
         ),
         (
@@ -110,7 +110,8 @@ def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
         ),
         (
             None,
-            "error: there is no such file\n  in:  other.json\n  try: what --json wrote\n-> 2",
+            "error: there is no such file\n  in:  other.json\n"
+            "  try: a file that --json wrote\n-> 2",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_memory_is_that_of_the_board_or_not_known(mlc_deploy: Command) -> None:
         ),
         (
             "aarch64",
-            "error: 'aarch64' is no board\n"
+            "error: 'aarch64' is not a board\n"
             "  in:  --target aarch64\n"
             "  try: one of raspberry-pi/2b, raspberry-pi/zero-2w, raspberry-pi/3b, "
             "raspberry-pi/4b, raspberry-pi/5, rockchip/rk3328, …\n",

@@ -73,7 +73,7 @@ def test_a_token_beyond_the_vocabulary(
     words = (saved(tmp_path), f"--prompt-ids={ids}", "--max-length", 48, "--loop", loop)
     ended = mlc_deploy("generate", *map(str, words), "--board", "local://")
     assert ended.complaint == (
-        f"error: {ids[2:]} is no token: the model's vocabulary has 64 tokens\n"
+        f"error: {ids[2:]} is not a token: the model's vocabulary has 64 tokens\n"
         "  in:  token 2 of 2\n"
         "  try: tokens from 0 to 63; the tokenizer of this model makes them\n-> 1"
     )

@@ -115,7 +115,7 @@ REFUSED: dict[str, list[str]] = {
 def files(folder: Path) -> None:
     attention(folder / "gelu.onnx")
     (folder / "digits.onnx").write_bytes(CNN.read_bytes())
-    (folder / "notes.onnx").write_text("this is no model\n")
+    (folder / "notes.onnx").write_text("this is not a model\n")
     digits().save(folder / "digits.mlc")
 
 

@@ -47,10 +47,10 @@ Job = Sequence[str | Path]
 def long_model(folder: Path) -> Path:
     """A saved model that turns a hundred million times; numpy's reference would, too."""
     text = """<ir_version: 8, opset_import: ["" : 17]> long (float[16] x) => (float[16] y) {
-        turns = Constant <value = int64 {100000000}> ()
+        iterations = Constant <value = int64 {100000000}> ()
         go = Constant <value = bool {1}> ()
-        y = Loop <body = turn (int64 i, bool c, float[16] a) => (bool d, float[16] b)
-            { d = Identity(c)  b = Cos(a) }> (turns, go, x)
+        y = Loop <body = iteration (int64 i, bool c, float[16] a) => (bool d, float[16] b)
+            { d = Identity(c)  b = Cos(a) }> (iterations, go, x)
     }"""
     return mlc.compile(from_onnx(parser.parse_model(text)), "aarch64").save(folder / "long.mlc")
 

@@ -70,7 +70,7 @@ def test_refusals(mlc_deploy: Command, folder: Path) -> None:
     )
     ended = mlc_deploy("--target", "armv7a", "--board", "none", "--precision", "float16")
     assert ended.complaint == (
-        "error: the target has no instructions for float16, so that it would be slower than "
+        "error: the target has no instructions for float16, so it would be slower than "
         "float32\n"
         "  in:  armv7a\n"
         "  try: -mattr=+fp16, where the CPU has it\n"

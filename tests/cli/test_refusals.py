@@ -33,9 +33,9 @@ needs_qemu = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     """Files with something wrong about each, and arrays for the digits."""
-    (folder / "notes.onnx").write_text("this is no model\n")
+    (folder / "notes.onnx").write_text("this is not a model\n")
     (folder / "cut.onnx").write_bytes(CNN.read_bytes()[:3000])
-    (folder / "notes.mlc").write_text("this is no model\n")
+    (folder / "notes.mlc").write_text("this is not a model\n")
     saved = digits().save(folder / "digits.mlc").read_bytes()
     (folder / "damaged.mlc").write_bytes(saved[:-1] + b"!")
     (folder / "digits.onnx").write_bytes(CNN.read_bytes())

@@ -85,7 +85,7 @@ def test_a_baseline(mlc_deploy: Command, models: Path) -> None:
     assert mlc_deploy(*ran, "--baseline", "base", "--rise", "3").status == 0
     file.write_text("{}")
     damaged = mlc_deploy(*ran, "--baseline", "base")
-    assert damaged.status == 1 and "this is no record of mlc-deploy" in damaged.stdout
+    assert damaged.status == 1 and "this is not a results file of mlc-deploy" in damaged.stdout
     file.unlink()
     unknown = mlc_deploy(*ran, "--baseline", "base")
     assert unknown.status == 0 and rows(unknown.stdout)[0][4] == "not in the baseline"

@@ -22,7 +22,9 @@ Array = NDArray[Any]
 
 REFERENCE: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
+    "log1p": np.log1p,
     "tanh": np.tanh,
     "sigmoid": lambda x: np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x))),
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -30,7 +32,6 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "cos": np.cos,
     "tan": np.tan,
 }
-SMALLEST = {"exp": 2.0**-125, "sigmoid": 2.0**-127}
 TINY = np.finfo(np.float32).tiny  # the smallest normal number
 
 
@@ -61,8 +62,8 @@ def ulps(actual: Array, wanted: Array) -> Array:
 
 @pytest.mark.parametrize("board", TARGETS)
 def test_error_of_elementary_functions(board: str, request: pytest.FixtureRequest) -> None:
-    """On 32-bit NEON denormal arguments and results count as 0; elsewhere exp gives 0 for results
-    below 2^-125, and sigmoid, which is made of it, for those below 2^-127."""
+    """On 32-bit NEON denormal arguments and results count as 0, and results of expm1 below
+    2^-125."""
     session = board_named(request, board)
     x = arguments()
     programs = {}
@@ -83,7 +84,7 @@ def test_error_of_elementary_functions(board: str, request: pytest.FixtureReques
         off = ulps(actual, wanted)
         if board == "armv7":
             off = np.fmin(off, ulps(actual, flushed))
-        least = max(SMALLEST.get(name, 0.0), TINY if board == "armv7" else 0.0)
+        least = 2 * TINY if board == "armv7" else 0.0
         off[(np.abs(wanted) < least) & (actual == 0)] = 0
         off[np.isnan(off)] = np.inf
         if not off.max() <= ULPS[name]:
@@ -96,7 +97,7 @@ def test_error_of_elementary_functions(board: str, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("board", ("local", "armv7", "aarch64"))
-@pytest.mark.parametrize(("name", "most"), [("silu", 5e-7), ("gelu", 1.3e-6)])
+@pytest.mark.parametrize(("name", "most"), [("silu", 5e-7), ("gelu", 1.4e-6)])
 def test_error_of_products(
     name: str, most: float, board: str, request: pytest.FixtureRequest
 ) -> None:
@@ -126,6 +127,13 @@ def test_error_of_functions_of_float16(name: str, of_result: float, more: float)
     beyond = ~np.isnan(x) & ~(np.abs(actual - wanted) <= of_result * np.abs(wanted) + more)
     assert not beyond.any(), (x[beyond][:3], actual[beyond][:3], wanted[beyond][:3])
     assert np.isnan(actual[np.isnan(x)]).all()
+
+
+@pytest.mark.parametrize("board", ("local", "armv7", "aarch64"))
+def test_the_far_ends_of_gelu_are_exact(board: str, request: pytest.FixtureRequest) -> None:
+    x = np.array([-np.inf, -1e30, -4.714183, 4.714183, 1e30, np.inf], np.float32)
+    actual = computed(board_named(request, board), "gelu", x, TARGETS[board])
+    np.testing.assert_array_equal(actual, np.maximum(x, 0))
 
 
 def silu(x: Array) -> Array:

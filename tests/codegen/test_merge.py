@@ -247,7 +247,7 @@ def test_what_is_no_object_of_the_kind() -> None:
     good = Object(symbols=(OURS,)).build()
     assert refused(("f", b"")).startswith(begin + "no ELF object")
     assert refused(("f", b"<html>" + bytes(99))) == begin + (
-        "no little-endian relocatable ELF object"
+        "not a little-endian relocatable ELF object"
     )
     assert refused(("f", good[:90])).startswith(begin + "no ELF object")
     assert refused(("f", Object("riscv", symbols=(OURS,)))) == begin + (

@@ -278,5 +278,5 @@ def test_a_symbolic_scratch_buffer_is_refused() -> None:
     assert str(caught.value) == (
         "scratch buffer 't' has n elements, which is not a constant\n"
         "  in:  main\n"
-        "  try: compute it inside a loop whose turns need a constant part of it"
+        "  try: compute it inside a loop whose iterations need a constant part of it"
     )

@@ -13,7 +13,7 @@ from mlc_deploy.decode.wav import read_wav
 from mlc_deploy.errors import DecodeError
 
 EAR = Spectra(frames=100)
-AGAIN = "  try: ffmpeg -i NAME.wav -ar 16000 -ac 1 -c:a pcm_s16le heard.wav"
+AGAIN = "  try: ffmpeg -i NAME.wav -ar 16000 -ac 1 -c:a pcm_s16le converted.wav"
 
 
 def tone(hertz: float, seconds: float = 1.0) -> np.ndarray:
@@ -86,24 +86,24 @@ def test_refused_sound(tmp_path: Path) -> None:
         return str(caught.value).replace(str(tmp_path), "").replace(f"{path.name}", "NAME.wav")
 
     assert refused(written(tmp_path / "a-1.wav", b"\0" * 8, rate=44100)) == (
-        "the sound has 44100 samples per second, and the model hears 16000\n"
+        "the audio has 44100 samples per second, and the model needs 16000\n"
         f"  in:  /NAME.wav\n{AGAIN}"
     )
     assert refused(written(tmp_path / "b-1.wav", b"\0" * 8, width=1)) == (
         f"samples have 8 bits, and 16 are read\n  in:  /NAME.wav\n{AGAIN}"
     )
     assert refused(written(tmp_path / "c-1.wav", b"")) == (
-        "there is no sound in the file\n  in:  /NAME.wav"
+        "the file has no audio\n  in:  /NAME.wav"
     )
     (tmp_path / "d-1.wav").write_bytes(b"ID3 of another format, long enough to be read")
     assert refused(tmp_path / "d-1.wav") == (
-        f"the sound cannot be read: file does not start with RIFF id\n  in:  /NAME.wav\n{AGAIN}"
+        f"the audio cannot be read: file does not start with RIFF id\n  in:  /NAME.wav\n{AGAIN}"
     )
     (tmp_path / "e-1.wav").write_bytes(b"RIFF")
     assert refused(tmp_path / "e-1.wav") == (
-        f"the sound cannot be read: the file ends too early\n  in:  /NAME.wav\n{AGAIN}"
+        f"the audio cannot be read: the file ends too early\n  in:  /NAME.wav\n{AGAIN}"
     )
     assert refused(tmp_path / "nowhere-1.wav") == (
-        "the sound cannot be read: No such file or directory\n  in:  /NAME.wav\n"
+        "the audio cannot be read: No such file or directory\n  in:  /NAME.wav\n"
         "  try: the path of a .wav file"
     )

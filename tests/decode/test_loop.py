@@ -148,7 +148,7 @@ def test_refused(made: Made, local: Session) -> None:
     with pytest.raises(DecodeError) as caught:
         mlc.generate(made.decoder, PROMPT, local, temperature=1.0, top_p=2.0)
     assert str(caught.value) == (
-        "no token can be drawn so\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
+        "invalid sampling options\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
         "  try: top_p above 0 and up to 1; the others 0 or more"
     )
     with pytest.raises(DecodeError) as caught:
@@ -274,7 +274,7 @@ def test_weights_in_a_file(tmp_path: Path, local: Session, monkeypatch: pytest.M
 
 
 def by_runtime(file: Path, sizes: Sizes, prompt: Sequence[int], count: int) -> list[int]:
-    """The likeliest tokens, as onnxruntime has them; logits are those of the last token."""
+    """The most likely tokens, as onnxruntime has them; logits are those of the last token."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
     past = {n: np.zeros((1, sizes.kept, 0, sizes.head), np.float32) for n in names}

@@ -73,7 +73,7 @@ def test_a_model_that_hears_samples(tmp_path: Path) -> None:
     assert found.start(None, "transcribe") == ([1], False) and found.ends == {2}
     assert speech_of(tmp_path, 2.5).ear.shape == (1, 40000)
     assert refused(lambda: speech_of(tmp_path, 0.05)) == (
-        "0.05 s of sound are too short for the model\n  try: 0.08 s or more"
+        "0.05 s of audio are too short for the model\n  try: 0.08 s or more"
     )
 
 
@@ -81,19 +81,19 @@ def test_seconds_of_a_model_that_leaves_none_open(tmp_path: Path) -> None:
     speech(tmp_path)
     assert speech_of(tmp_path, 30).ear.samples == 480000
     assert refused(lambda: speech_of(tmp_path, 10)) == (
-        "the model hears 30 s at once, not 10\n  try: no seconds, or 30"
+        "the model's chunk length is 30 s, not 10\n  try: without a chunk length, or 30"
     )
 
 
 def test_other_types(tmp_path: Path) -> None:
     found = refused(lambda: speech(tmp_path, {"model_type": "bert"})).replace(str(tmp_path), "")
     assert found == (
-        "models of type 'bert' are not known to write what is said\n  in:  \n"
+        "models of type 'bert' cannot be used for speech to text\n  in:  \n"
         "  try: a model of type whisper or moonshine"
     )
     found = refused(lambda: speech(tmp_path, {"model_type": "moonshine"}, {}))
     assert found.replace(str(tmp_path), "") == (
-        "this is no speech model of Moonshine's structure: its configuration says no "
+        "this is not a Moonshine model: its configuration lacks "
         "max_position_embeddings, decoder_start_token_id\n"
         "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )
@@ -113,7 +113,7 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_other_folders(tmp_path: Path) -> None:
     assert refused(lambda: speech(tmp_path, {"num_mel_bins": 80})).replace(str(tmp_path), "") == (
-        "this is no speech model of Whisper's structure: its configuration says no "
+        "this is not a Whisper model: its configuration lacks "
         "max_source_positions, max_target_positions, decoder_start_token_id\n"
         "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )

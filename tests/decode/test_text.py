@@ -329,7 +329,7 @@ def test_a_token_beyond_the_vocabulary(token: Any, made: Made, local: Session) -
     """By each way into a text; the text goes on after it."""
     text = Text(local.load(made.decoder.model))
     text.read(PROMPT)
-    said = f"{token!r} is no token: the model's vocabulary has {VOCABULARY} tokens"
+    said = f"{token!r} is not a token: the model's vocabulary has {VOCABULARY} tokens"
     calls: list[Callable[[], object]] = [
         lambda: text.read([token]),
         lambda: next(text.reply([token])),
@@ -362,9 +362,9 @@ def test_refused_on_the_board(made: Made, local: Session) -> None:
 
 FIXED = {
     ("past", 16): "the decoder's caches have a fixed number of rows\n  in:  /NAME.onnx\n"
-    "  try: a model exported with an open length of its past",
+    "  try: a model exported with a dynamic length of its past",
     ("sequence", 3): "'NAME' reads 3 tokens at once, no more and no fewer\n  in:  /NAME.onnx\n"
-    "  try: a model exported with an open length of its input, or of one token",
+    "  try: a model exported with a dynamic length of its input, or of one token",
 }
 
 
@@ -386,7 +386,7 @@ def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
     other = tmp_path / "vad.onnx"
     onnx.save(voice_activity(), other)
     assert refused(other) == (
-        "this model is no decoder of text: it has no input input_ids and none "
+        "this model is not a text decoder: it has no input input_ids and none "
         "past_key_values.0.key (and present.0.key among its outputs); it has no output logits\n"
         "  in:  /vad.onnx, of inputs input, state, sr\n"
         "  try: a model with its cache: optimum-cli export onnx --task text-generation-with-past"

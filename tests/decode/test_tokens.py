@@ -94,7 +94,7 @@ def test_what_lies_beside_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(DecodeError) as caught:
         beside(model)
-    assert str(caught.value).startswith("this is no JSON: Expecting property name")
+    assert str(caught.value).startswith("this is not JSON: Expecting property name")
 
 
 @pytest.mark.parametrize(

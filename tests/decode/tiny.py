@@ -209,7 +209,7 @@ def program_of(function: Function, target: str) -> GraphProgram:
 
 
 def by_onnxruntime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
-    """The likeliest tokens behind a prompt, and the logits that each was taken by."""
+    """The most likely tokens behind a prompt, and the logits that each was taken by."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
     past = {n: np.zeros((1, KEPT, 0, HEAD), np.float32) for n in names if n.startswith("past")}

@@ -78,7 +78,7 @@ def test_some_random_programs(local: Session, case: RandomModel) -> None:
 
 
 def check_open(case: RandomModel, board: Session, target: str = "host") -> None:
-    """As above, with a dimension that a run decides, where an input has one. Refused is what needs
+    """As above, with a dynamic dimension, where an input has one. Refused is what needs
     to know it."""
     inputs = [info.type.tensor_type.shape for info in case.model.graph.input]
     is_open = any(dim.dim_param for shape in inputs for dim in shape.dim)

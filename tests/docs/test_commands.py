@@ -250,8 +250,11 @@ def run_page(page: Path, files: Path, runner: Runner, everything: bool) -> None:
 
 @pytest.mark.parametrize("name", [n for n, page in NAMES.items() if blocks(page)])
 def test_page(name: str, files: Path, runner: Runner) -> None:
-    if needs_ssh(NAMES[name].read_text()):
+    text = NAMES[name].read_text()
+    if needs_ssh(text):
         pytest.skip(sshd.WHY_NOT)
+    if "import torch" in text:
+        pytest.importorskip("torch", reason="PyTorch is not installed: the extra 'torch'")
     run_page(NAMES[name], files, runner, everything=False)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import scripts.reference as reference
-from scripts.words import WORDS, found, main, pages
+from scripts.words import WORDS, found, main, pages, sources
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -51,7 +51,7 @@ def test_every_public_name_is_in_the_reference(room: str) -> None:
     assert [name for name in module.__all__ if f"\n### {name}\n" not in text] == []
 
 
-def test_pages_use_the_words_of_the_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_and_sources_use_the_words_of_the_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0, capsys.readouterr().out
 
 
@@ -61,12 +61,12 @@ def test_pages_use_the_words_of_the_field(capsys: pytest.CaptureFixture[str]) ->
         "Inputs are drawn from a seed.",
         "It has an open dimension.",
         "With an open batch, each run decides it.",
-        "the turns of a loop",
+        "the iterations of a loop",
         "what it says behind a prompt",
         "Small integers",
         "inputs as they come in earnest",
-        "the likeliest token",
-        "the right outputs",
+        "the most likely token",
+        "the expected outputs",
     ],
 )
 def test_planted_words_are_found(planted: str, tmp_path: Path) -> None:
@@ -76,6 +76,34 @@ def test_planted_words_are_found(planted: str, tmp_path: Path) -> None:
     assert main([str(page)]) == 1
 
 
+PLANTED = {
+    "a message": ("f.py", 'raise ValueError(f"{n} has an open extent")\n', 1),
+    "a message in two literals": ("f.py", 'x = (\n    "inputs are small "\n    "integers"\n)\n', 2),
+    "a message of several grammars": ("f.py", "raise ValueError(f\"'{n}' is no layer\")\n", 1),
+    "a docstring": ("f.py", 'def f():\n    """One.\n\n    The turns of a\n    loop."""\n', 4),
+    "comments": ("f.py", "# Numbers are drawn\n# from a seed.\nx = 1\n", 1),
+    "a message in C": ("f.c", 'int x;\nfail("this is no "\n     "model");\n', 2),
+    "a comment in C": ("f.h", "/* What each\n * run decides. */\n", 1),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_planted_words_in_sources_are_found(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, text, line = PLANTED[kind]
+    file = tmp_path / name
+    file.write_text(text)
+    assert main([str(file)]) == 1
+    assert capsys.readouterr().out.startswith(f"{file}:{line}: ")
+
+
+def test_names_in_sources_are_no_prose(tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text('turns = {"likeliest": 1}["likeliest"]  # `turns`\nx = f"{turns.behind}"\n')
+    assert main([str(file)]) == 0
+
+
 def test_words_in_code_blocks_are_no_prose() -> None:
     assert list(found("```sh\n# drawn from\n```\n\n    drawn from a seed\n")) == []
 
@@ -83,3 +111,5 @@ def test_words_in_code_blocks_are_no_prose() -> None:
 def test_the_list_of_words_names_a_remedy_each() -> None:
     assert all(WORDS.values())
     assert {path.suffix for path in pages()} == {".md", ".txt"}
+    assert {path.suffix for path in sources()} == {".py", ".c", ".h"}
+    assert len(sources()) > 500

@@ -193,8 +193,8 @@ def test_a_board_runs_the_target_that_it_is(cpu: str) -> None:
     ("shape", "mend"),
     [
         ((5, 3), 'at most 4 for n, or compile with --bind "n<=5"'),
-        ((4, 2), "astype and reshape of numpy"),
-        ((5,), "astype and reshape of numpy"),
+        ((4, 2), "array.astype(...) or array.reshape(...)"),
+        ((5,), "array.astype(...) or array.reshape(...)"),
     ],
 )
 def test_an_array_larger_than_an_open_dimension_is_told_the_bound(

@@ -161,7 +161,7 @@ def test_counts_that_rounding_decides() -> None:
     (text,) = mismatches({"y": wrong}, {"y": got})
     assert text == (
         "output 'y' has the shape [2, 43], the reference [2, 40]\n"
-        "  in:  how many elements the data decide\n"
+        "  in:  how many elements there are, known at run time\n"
         "  try: --output DIR, which writes the board's outputs"
     )
     assert compare(x[:0], x[:0]).ok

@@ -76,17 +76,17 @@ def test_turns_that_do_not_come(board: Session) -> None:
     with pytest.raises(errors.Refused) as caught:
         module.stop_after(given, looped(model), STEPS)
     assert str(caught.value) == (
-        f"layer '{looped(model)}' ran 6 times, so its turn 6 never came\n"
+        f"layer '{looped(model)}' ran 6 times, so its iteration 6 never came\n"
         "  on:  local://\n"
-        "  try: turns 0 to 5"
+        "  try: iterations 0 to 5"
     )
     with pytest.raises(errors.Refused) as caught:
         module.stop_after(given, model.program.calls[-1].layer, 1)
-    assert str(caught.value).endswith("ran once, so its turn 1 never came\n  on:  local://\n"
-                                      "  try: turn 0")  # fmt: skip
+    assert str(caught.value).endswith("ran once, so its iteration 1 never came\n  on:  local://\n"
+                                      "  try: iteration 0")  # fmt: skip
     with pytest.raises(errors.Refused, match="the model has no layer 'loop'"):
         module.stop_after(given, "loop")
-    with pytest.raises(ValueError, match="turns count from 0, and -1 is below"):
+    with pytest.raises(ValueError, match="iterations count from 0, and -1 is below"):
         module.stop_after(given, looped(model), -1)
     np.testing.assert_allclose(
         module.run(given)["y"], list(states(X[0]))[-1] ** 2, rtol=1e-4, atol=1e-5
@@ -99,7 +99,8 @@ def test_a_loop_that_does_not_turn(board: Session) -> None:
     with pytest.raises(errors.Refused) as caught:
         board.load(model).stop_after({"x": X, "begin": X[0]}, looped(model))
     assert str(caught.value) == (
-        f"layer '{looped(model)}' did not run: its loop had no turn, or another branch was taken\n"
+        f"layer '{looped(model)}' did not run: its loop had no iteration, or another "
+        "branch was taken\n"
         "  on:  local://\n"
         "  try: other inputs, or a layer that these inputs reach"
     )
@@ -177,6 +178,6 @@ def test_places() -> None:
     with pytest.raises(InputError) as caught:
         places_of(model, [f"{layer}@4-1"])
     assert str(caught.value) == (
-        f"turns go from the first to the last, not from 4 to 1\n  in:  {layer}@4-1\n"
+        f"iterations go from the first to the last, not from 4 to 1\n  in:  {layer}@4-1\n"
         f"  try: {layer}@1-4"
     )

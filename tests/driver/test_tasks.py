@@ -38,7 +38,7 @@ MANY = {  # models whose kernels have much to do
 
 
 def kernels(text: str, target: str) -> dict[str, str | int]:
-    """The tasks of each kernel of floats: a number, or the name of an open extent."""
+    """The tasks of each kernel of floats: a number, or the name of a dynamic extent."""
     model = parser.parse_model(HEADER + text)
     rng = np.random.default_rng(0)
     for given in [i for i in model.graph.input if i.name in WEIGHTS]:

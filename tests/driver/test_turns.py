@@ -45,6 +45,6 @@ def test_turns_are_said() -> None:
     (row,) = (line for line in text.getvalue().splitlines() if line.strip().startswith(name))
     assert re.match(rf" {re.escape(name)} +\S+ +1x{WIDTH} +{STEPS} ", row), row
     run = read_run(json.dumps(record), "recurrent")
-    assert f" · {STEPS} turns" in run_page(run)
+    assert f" · {STEPS} iterations" in run_page(run)
     events = json.loads(run_trace(run))["traceEvents"]
     assert [e["args"]["turns"] for e in events if e["name"] == name] == [STEPS] * STEPS

@@ -21,7 +21,7 @@ from mlc_targets import Target
 
 
 def square(n: int) -> int:
-    print("a line that is no answer")
+    print("a line that is not an answer")
     return n * n
 
 

@@ -255,7 +255,7 @@ def test_what_is_no_task_is_not_sent(farm: LocalFarm) -> None:
     with farm.connect() as connected, pytest.raises(FarmError) as error:
         connected.builder().submit(os.system, "true")
     assert str(error.value) == (
-        "this cannot be sent to a farm: 'system' is no task of a farm\n"
+        "this cannot be sent to a farm: 'system' is not a task of a farm\n"
         f"  in:  {farm.address}\n"
         "  try: --board; functions of a --converters file stay on this machine"
     )

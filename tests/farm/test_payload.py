@@ -85,7 +85,7 @@ class Calls:
 def test_code_does_not(function: Callable[..., Any], tmp_path: Path) -> None:
     evil = Calls(function, f"touch {tmp_path / 'ran'}")
     for content in (evil, [evil], Call("measure", (evil,), "ada")):
-        with pytest.raises(NotData, match="is no data"):
+        with pytest.raises(NotData, match="is not data"):
             unpacked(pickle.dumps(content))
     assert not list(tmp_path.iterdir())
 
@@ -103,7 +103,7 @@ def test_functions_hidden_in_names_do_not() -> None:
         ("numpy", "load"),
     ):
         names = b"".join(b"\x8c" + bytes([len(s)]) + s.encode() for s in (module, name))
-        with pytest.raises(NotData, match="is no data"):
+        with pytest.raises(NotData, match="is not data"):
             unpacked(b"\x80\x04" + names + b"\x93.")
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_address(text: str) -> None:
     with pytest.raises(FarmError) as error:
         scheduler_address(text)
     assert str(error.value) == (
-        f"'{text}' is no address of a scheduler\n  try: tls://host:8786, or tcp://host:8786"
+        f"'{text}' is not an address of a scheduler\n  try: tls://host:8786, or tcp://host:8786"
     )
 
 

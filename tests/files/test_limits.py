@@ -180,12 +180,13 @@ EXPORTED = "\n  try: the file as its exporter wrote it"
     ("name", "content", "why"),
     [
         ("config.json", '{"a":' * 100_000,
-         "this is no JSON: it is nested too deeply for recursion"),
+         "this is not JSON: it is nested too deeply for recursion"),
         ("config.json", b"\xff\xff",
-         "this is no JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+         "this is not JSON: 'utf-8' codec can't decode byte 0xff in position 0: "
+         "invalid start byte"),
         ("config.json", '{"n_positions": 1%s}' % ("0" * 5000),
-         "this is no JSON: a number has thousands of digits"),
-        ("config.json", "[]", "this is no JSON object"),
+         "this is not JSON: a number has thousands of digits"),
+        ("config.json", "[]", "this is not a JSON object"),
         ("config.json", '{"text_config": 3}', "text_config is 3, and must be an object"),
         ("config.json", '{"text_config": {"n_positions": "9"}}',
          "text_config.n_positions is a text, and must be a number"),
@@ -198,7 +199,7 @@ EXPORTED = "\n  try: the file as its exporter wrote it"
         ("config.json", '{"sliding_window": 3, "model_type": {}}',
          "model_type is an object, and must be a text"),
         ("genai_config.json", '{"model": [1]}', "model is a list, and must be an object"),
-        ("chat_template.jinja", b"\xff", "the chat template cannot be read: it is no text"),
+        ("chat_template.jinja", b"\xff", "the chat template cannot be read: it is not text"),
     ],
 )  # fmt: skip
 def test_odd_files_beside_a_decoder(
@@ -275,7 +276,7 @@ def test_images_of_other_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = tmp_path / "a.png"
     file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert said(InputError, lambda: read_image(file, parse("color=RGB layout=NCHW"))) == (
-        f"this is no image that can be read: cannot identify image file '{file}'\n"
+        f"the image cannot be read: cannot identify image file '{file}'\n"
         f"  in:  {file}\n  try: take it out of the folder, or save it again"
     )
     from PIL import Image

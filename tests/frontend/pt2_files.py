@@ -211,22 +211,22 @@ def hostile(marker: Path) -> dict[str, tuple[Entries, str]]:
             base | {"data/aotinductor/model/model.so": b"\x7fELF"},
             "it holds a compiled library, which runs when it is loaded",
         ),
-        "size": (program(lambda p: sized(p, run)), "is no expression, but code"),
+        "size": (program(lambda p: sized(p, run)), "is not an expression, but code"),
         "size in a symbol": (
             program(lambda p: sized(p, f'Add("{run}", 1)')),
-            "is no expression, but code",
+            "is not an expression, but code",
         ),
         "function": (
             program(lambda p: call(p, "torch.builtins.eval", keep)),
-            "the function 'torch.builtins.eval' is no operator on tensors",
+            "the function 'torch.builtins.eval' is not an operator on tensors",
         ),
         "loader of libraries": (
             program(lambda p: call(p, "torch.ops.load_library.__func__", keep, keep)),
-            "the function 'torch.ops.load_library.__func__' is no operator on tensors",
+            "the function 'torch.ops.load_library.__func__' is not an operator on tensors",
         ),
         "operator on files": (
             program(lambda p: call(p, "torch.ops.aten.from_file.default", keep)),
-            "the function 'torch.ops.aten.from_file.default' is no operator on tensors",
+            "the function 'torch.ops.aten.from_file.default' is not an operator on tensors",
         ),
         "function as an operand": (
             program(
@@ -234,13 +234,13 @@ def hostile(marker: Path) -> dict[str, tuple[Entries, str]]:
                     p, "torch.ops.higher_order.cond", {"as_operator": "torch.builtins.eval"}, keep
                 )
             ),
-            "the function 'torch.builtins.eval' is no operator on tensors",
+            "the function 'torch.builtins.eval' is not an operator on tensors",
         ),
         "higher order": (
             program(lambda p: call(p, "torch.ops.higher_order.flat_apply", keep)),
-            "the function 'torch.ops.higher_order.flat_apply' is no operator on tensors",
+            "the function 'torch.ops.higher_order.flat_apply' is not an operator on tensors",
         ),
-        "name": (program(lambda p: renamed(p, f"x={run}")), "is no name, but may be code"),
+        "name": (program(lambda p: renamed(p, f"x={run}")), "is not a name, but may be code"),
         "keyword": (program(lambda p: keyword(p, f"k={run}")), "may be code"),
         "enumeration": (
             program(

@@ -136,7 +136,7 @@ def test_refused_embeddings() -> None:
 
 @pytest.mark.parametrize("form", ["", "unidirectional", "Attention"])
 def test_attention_of_open_lengths(form: str) -> None:
-    """onnxruntime's own operator, and ONNX's, over a past and a step that a run decides about."""
+    """onnxruntime's own operator, and ONNX's, over a past and a step known at run time."""
     heads, own = 4, form == "Attention"
     inputs: dict[str, Array | None] = {
         "q": f32(0, 1, 3, 64), "k": f32(1, 1, 3, 64), "v": f32(2, 1, 3, 64), "b": None,

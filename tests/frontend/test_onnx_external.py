@@ -81,8 +81,8 @@ def test_refusals(tmp_path: Path, info: dict[str, int], message: str) -> None:
         ({"offset": 1 << 70}, "tensor 'w' is said to be at 1,180,591,620,717,411,303,424, of 0"),
         ({"offset": 1 << 60}, "24 bytes from 1152921504606846976 on of 'w.bin', which has 0 there"),
         ({"length": 1 << 61}, "which has 32 there and says 2305843009213693952"),
-        ({"offset": "abc"}, "the place of tensor 'w' in another file is no number"),
-        ({"offset": "9" * 6000}, "the place of tensor 'w' in another file is no number"),
+        ({"offset": "abc"}, "the place of tensor 'w' in another file is not a number"),
+        ({"offset": "9" * 6000}, "the place of tensor 'w' in another file is not a number"),
     ],
 )
 def test_places_that_are_none(tmp_path: Path, info: dict[str, Any], message: str) -> None:

@@ -81,7 +81,7 @@ def test_a_region_that_is_data_and_cubic() -> None:
         coordinate_transformation_mode="tf_crop_and_resize",
     )  # fmt: skip
     assert refusal(model) == (
-        "this way of sampling a region that is data is not supported\n"
+        "this way of sampling a region that is known at run time is not supported\n"
         "  in:  the model, node 'node' (Resize)\n"
         "  try: mode linear, or a model in which 'roi' is constant"
     )

@@ -53,28 +53,28 @@ g (float[6, seq] x, float[seq] s0) => (float[seq] s, float[6, seq] ys) {
     "a trip count": """
 g (float[seq, 4] x, float[4] s0) => (float[4] s, float[seq, 4] ys) {
     shape = Shape <start = 0, end = 1> (x)
-    turns = Squeeze(shape)
+    iterations = Squeeze(shape)
     go = Constant <value = bool {1}> ()
     s, ys = Loop <body = b (int64 i, bool c, float[4] a) => (bool d, float[4] o, float[4] p)
-        { d = Identity(c)  e = Gather(x, i)  o = Add(a, e)  p = Sin(o) }> (turns, go, s0)
+        { d = Identity(c)  e = Gather(x, i)  o = Add(a, e)  p = Sin(o) }> (iterations, go, s0)
 }""",
     "an open state": """
 g (float[seq, 4] x) => (float[seq, 4] s) {
-    turns = Constant <value = int64 {50}> ()
+    iterations = Constant <value = int64 {50}> ()
     go = Constant <value = bool {1}> ()
     limit = Constant <value = float {3.0}> ()
     s = Loop <body = b (int64 i, bool c, float[seq, 4] a) => (bool d, float[seq, 4] o) {
         o = Add(a, x)  size = Abs(o)  most = ReduceMax <keepdims = 0> (size)
-        d = Less(most, limit) }> (turns, go, x)
+        d = Less(most, limit) }> (iterations, go, x)
 }""",
     "results until data say so": """
 g (float[seq, 4] x) => (float[seq, 4] s, float[k] ys, float w) {
-    turns = Constant <value = int64 {50}> ()
+    iterations = Constant <value = int64 {50}> ()
     go = Constant <value = bool {1}> ()
     limit = Constant <value = float {3.0}> ()
     s, ys = Loop <body = b (int64 i, bool c, float[seq, 4] a) => (bool d, float[seq, 4] o, float m)
         { o = Add(a, x)  size = Abs(o)  m = ReduceMax <keepdims = 0> (size)
-        d = Less(m, limit) }> (turns, go, x)
+        d = Less(m, limit) }> (iterations, go, x)
     w = ReduceMean <keepdims = 0> (ys)
 }""",
     "a branch within": """

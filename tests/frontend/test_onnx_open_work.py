@@ -1,4 +1,4 @@
-"""What layers of an open dimension execute: hardly more than those of that size, and the same."""
+"""What layers of a dynamic dimension execute: hardly more than those of that size, and the same."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_what_could_run_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_whole_message(tmp_path: Path) -> None:
     content, _ = pt2.hostile(MARKER)["function"]
     assert refusal(pt2.write(tmp_path / "m.pt2", content)) == (
-        "the function 'torch.builtins.eval' is no operator on tensors\n"
+        "the function 'torch.builtins.eval' is not an operator on tensors\n"
         f"  in:  {tmp_path / 'm.pt2'}, entry 'models/model.json'\n"
         "  try: --trust, or trust=True, for a file whose author may run code on this machine"
     )
@@ -104,7 +104,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for size in range(0, len(whole), 97):
         file.write_bytes(whole[:size])
-        assert "this is no .pt2 file, or a damaged one" in refusal(file)
+        assert "this is not a .pt2 file, or it is damaged" in refusal(file)
     for at in range(0, len(whole), 11):  # each byte is of an archive, or within a checked entry
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         try:

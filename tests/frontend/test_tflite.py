@@ -114,7 +114,7 @@ def test_refusals() -> None:
     )
     assert (
         refusal(image_model()[:200])
-        == """the .tflite file is damaged or cut off: it names places behind its end
+        == """the .tflite file is damaged or cut off: it names places after its end
   in:  the model
   try: copy or export the file again"""
     )

@@ -114,7 +114,7 @@ def test_lengths() -> None:
     real(model, "REAL", y, result)
     assert (
         refusal(model)
-        == """lengths of [1, 12] are no powers of two
+        == """lengths of [1, 12] are not powers of two
   in:  the model, operator 't1' (RFFT2D)"""
     )
     model, y, result = transformed((1, 8), (2, 1))

@@ -241,7 +241,7 @@ def test_a_converter_that_is_wrong_is_found_out() -> None:
             program, converters={"aten.relu": lambda n, x: n.emit("reshape", x, shape=(1, 2))}
         )
     assert str(error.value) == (
-        "the converter gives float32[1, 2], and torch float32[2]\n"
+        "the converter returned float32[1, 2], and torch float32[2]\n"
         "  in:  the program, 'relu' (aten.relu)"
     )
 

@@ -176,7 +176,7 @@ def test_a_buffer_that_the_module_writes_is_a_state(local: Session, first: float
             found = loaded.step({"x": row.numpy(), "at": at.numpy()})
             expected = leaves(module(row, at))
             for ours, theirs in zip(found.values(), expected, strict=True):
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=f"turn {turn}")
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=f"iteration {turn}")
         saved = loaded.save_state()
         np.testing.assert_allclose(saved["keys"], module.keys.numpy())
         loaded.reset()

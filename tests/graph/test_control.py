@@ -394,7 +394,7 @@ def test_a_registered_function_within_a_loop() -> None:
     with pytest.raises(LowerError) as caught:
         lower_graph(bb.finish(ends, ["y"]))
     what, _, mend = str(caught.value).splitlines()
-    assert what == "'test.twice' runs on this machine, and stands in a loop or branch"
+    assert what == "'test.twice' runs on this machine, and is in a loop or branch"
     assert mend == "  try: an operator, or a call of it outside"
 
 
@@ -409,8 +409,8 @@ def broken(**changes: Any) -> str:
 
 
 def test_refusals() -> None:
-    assert broken(turns=4) == "a sequence that 4 turns read is float32[5, 1, 4]"
-    assert broken(turns=-1) == "the loop has -1 turns"
+    assert broken(turns=4) == "a sequence that 4 iterations read is float32[5, 1, 4]"
+    assert broken(turns=-1) == "the loop has -1 iterations"
     assert broken(states=7) == "the loop has 3 arguments, for 8 states and sequences"
     assert broken(conditional=True) == "a loop ends by its first state, bool[]"
     assert broken(counted=True) == "the last argument of a loop that is counted is int64[]"
@@ -461,7 +461,7 @@ def test_elements_of_an_open_size_are_refused() -> None:
     with pytest.raises(GraphError) as caught:
         mlc.compile(bb.finish(ends, ["y"]), "host", dims={"n": "<=8"})
     assert str(caught.value) == (
-        "a loop's turns each take or give float32[n], and only a run decides 'n'\n"
+        "a loop's iterations each take or give float32[n], and 'n' is known only at run time\n"
         "  try: n=16: one of its sizes"
     )
 

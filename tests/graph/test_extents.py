@@ -1,4 +1,4 @@
-"""Dimensions that a run decides: on boards, in text, in the reference, and where they cannot be."""
+"""Dimensions known at run time: on boards, in text, in the reference, and where they cannot be."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def test_the_reference_finds_extents_in_inputs() -> None:
         ({"m": "<=4"}, "'texts' has no dimension 'm'\n  try: n"),
         (
             {"n": "4"},
-            "n cannot be '4'\n  try: n=128, n<=128, or the name of another that has a number",
+            "n cannot be '4'\n  try: n=128, n<=128, or the name of another dimension that has a "
+            "number",
         ),
         ({"n": "<=0"}, "n cannot be '<=0': numbers are from 1 to 2147483647\n  try: n<=128"),
         ({}, "'texts' has dimensions that are not known: n\n  try: dims={'n': 1}"),

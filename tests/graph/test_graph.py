@@ -89,7 +89,7 @@ def test_wrong_type() -> None:
         return replace(f, bindings=(Binding((wrong,), Call("relu", f.params, {})), *f.bindings))
 
     assert broken(change) == (
-        "the call gives float32[1, 3, 6, 6], not float32[1]\n"
+        "the call returns float32[1, 3, 6, 6], not float32[1]\n"
         '  in:  wrong: R.Tensor((1,), "float32") = R.relu(images_0)'
     )
 
@@ -128,7 +128,7 @@ VERIFIED: dict[str, Function] = {
     "fused call of other types": single(
         CallFused(fused_function(), (Constant(np.ones((2, 2), np.float32)),)), X.type
     ),
-    "fused constant that is no scalar": single(
+    "fused constant that is not a scalar": single(
         CallFused(fused_function(constant_shape=(2, 1)), (X,)), X.type
     ),
     "fused call of a registered function": single(

@@ -42,7 +42,7 @@ def test_what_functions_become_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert str(refused.value) == (
         "functions and loops make more than 1000 nodes of this model\n"
         "  in:  the model, node 'f29_0'\n"
-        "  try: fewer turns of loops, or functions that call others less often"
+        "  try: fewer iterations of loops, or functions that call others less often"
     )
 
 

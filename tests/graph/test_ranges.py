@@ -1,4 +1,4 @@
-"""Ranges of an open dimension with kernels of their own."""
+"""Ranges of a dynamic dimension with kernels of their own."""
 
 from __future__ import annotations
 

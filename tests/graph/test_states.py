@@ -83,7 +83,8 @@ def test_an_end_is_one_states() -> None:
         ),
         (
             {"x": "h_out"},
-            "input 'x' is float32[1, 8], and output 'h_out' is float32[1, 4]: they are no state\n"
+            "input 'x' is float32[1, 8], and output 'h_out' is float32[1, 4]: they do not form "
+            "a state\n"
             "  try: a pair of one shape and one dtype",
         ),
         (
@@ -109,7 +110,7 @@ def test_text() -> None:
     read = from_script(text)
     assert str(read) == text
     assert isinstance(read, Function) and read.states == (("h_in", "h_out"),)
-    with pytest.raises(ScriptError, match="states are no names of inputs and outputs"):
+    with pytest.raises(ScriptError, match="states are not names of inputs and outputs"):
         from_script(text.replace('{"h_in": "h_out"}', '["h_in"]'))
     with pytest.raises(ScriptError, match="has no output 'y_out'"):
         from_script(text.replace('{"h_in": "h_out"}', '{"h_in": "y_out"}'))

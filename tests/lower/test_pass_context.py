@@ -281,7 +281,7 @@ def test_every_pass_is_known_before_the_first_model_is_compiled() -> None:
 
 MISTAKES: dict[str, Callable[[], Any]] = {
     "level": lambda: mlc.PassContext(opt_level=5),
-    "level is no number": lambda: mlc.PassContext(opt_level="2"),  # type: ignore[arg-type]
+    "level is not a number": lambda: mlc.PassContext(opt_level="2"),  # type: ignore[arg-type]
     "disabled unknown": lambda: mlc.PassContext(disabled_pass=["vectorise_loops"]),
     "required unknown": lambda: mlc.PassContext(required_pass=["fold_constant"]),
     "one name": lambda: mlc.PassContext(disabled_pass="unroll_loops"),

@@ -116,7 +116,9 @@ def test_more_turns_than_an_index_counts_are_not_fused() -> None:
     a = te.placeholder((1,), "float32", "A")
     b = te.compute((65536, 65536), lambda i, j: a[0] + 1, name="B")
     sch = mlc.Schedule(te.create_prim_func([a, b]))
-    with pytest.raises(ScheduleError, match="fuse: 4294967296 turns are more than int32 counts"):
+    with pytest.raises(
+        ScheduleError, match="fuse: 4294967296 iterations are more than int32 counts"
+    ):
         sch.fuse(*sch.get_loops("B"))
     with pytest.raises(LowerError, match="buffer 'B' has 4294967296 elements, 2\\^31 or more"):
         lower(sch.func)

@@ -124,7 +124,7 @@ for j in range(64):
 
 
 APART = {
-    "handed on to the next turn": """
+    "handed on to the next iteration": """
 for i in range(64):
     B[t, i] = X[i]
 for j in range(64):
@@ -142,14 +142,14 @@ for i in range(32):
 for j in range(64):
     B[t, j] = X[63 - j]
 """,
-    "written in the first turn only": """
+    "written in the first iteration only": """
 if t == 0:
     for i in range(64):
         X[i] = A[i] * 2.0
 for j in range(64):
     B[t, j] = X[63 - j]
 """,
-    "read beyond what the turn wrote": """
+    "read beyond what the iteration wrote": """
 for i in range(8):
     X[t * 16 + i] = A[i] * 2.0
 for j in range(8):
@@ -222,12 +222,12 @@ for t, j, k in T.grid(8, 8, 8):
 
 
 HANDED_ON = {
-    "from the turn before": """
+    "from the iteration before": """
 for t, j in T.grid(8, 8):
     X[t, j] = A[t, j]
     B[t, j] = X[t, j] + T.if_then_else(t > 0, X[t - 1, j], 0.0)
 """,
-    "to the next turn": """
+    "to the next iteration": """
 for j in range(8):
     for t in range(8):
         B[t, j] = T.if_then_else(t > 0, X[t, j], 0.0)

@@ -69,6 +69,6 @@ def test_a_32_bit_program_is_in_the_box_too(machine: Machine) -> None:
             np.testing.assert_array_equal(total.numpy(), 2 * X)
         evaluator = module["add"].time_evaluator(number=2, repeat=3, cooldown_interval_ms=1)
         assert len(evaluator(x, x, total).samples) == 3
-        with pytest.raises(errors.Crashed, match="it called getpid, which the box forbids"):
+        with pytest.raises(errors.Crashed, match="it called getpid, which the sandbox forbids"):
             module["abort"](session.tensor(BYTES))
         module["add"](x, x, total)

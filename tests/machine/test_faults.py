@@ -53,7 +53,7 @@ FAULTS = {
         Machine.reset, Machine.await_boot, f"{SILENCE}|the board's program ended", rebooted=True
     ),
     "power loss": Fault(
-        Machine.power_off, Machine.power_on, "the board's program ended|the link broke",
+        Machine.power_off, Machine.power_on, "the board's program ended|the connection broke",
         rebooted=True,
     ),
 }  # fmt: skip

@@ -133,7 +133,7 @@ def test_refused_programs(tmp_path: Path) -> None:
     other = tmp_path / "other.pt2"
     torch.export.save(torch.export.export(Other(), (torch.zeros(3),)), other)
     assert refused(other) == (
-        "this program is no decoder of text: its inputs are x\n"
+        "this program is not a text decoder: its inputs are x\n"
         "  in:  /other.pt2\n"
         "  try: a module of input_ids [1, tokens] and cache_position [tokens] whose cache is in "
         "buffers, such as transformers' TorchExportableModuleWithStaticCache"
@@ -153,7 +153,7 @@ def test_refused_programs(tmp_path: Path) -> None:
     assert refused(two) == (
         "'decoder' reads 2 tokens at once, no more and no fewer\n"
         "  in:  the program\n"
-        "  try: a program exported with an open length of its input, or of one token"
+        "  try: a program exported with a dynamic length of its input, or of one token"
     )
     assert refused(two, length=8) == (
         "the program has a cache of 16 tokens, not 8\n"

@@ -26,7 +26,7 @@ from tests.rpc.listener import Listener, descendants, wait_until
 pytestmark = pytest.mark.odd
 Runtime = Callable[[str], Path]
 # Whichever end notices first.
-LOST = "no sign of life from the board for 8 s|the board's program ended|the link broke"
+LOST = "no sign of life from the board for 8 s|the board's program ended|the connection broke"
 FREE_SECONDS = 10.0  # until the board has noticed that its client is gone
 
 

@@ -118,7 +118,9 @@ def test_without_a_terminal_nobody_is_asked(port: int) -> None:
         capture_output=True, text=True, timeout=PATIENCE, start_new_session=True,
     )  # fmt: skip
     assert done.returncode == 3 and time.monotonic() - began < 20
-    assert "user dash was not let in: it wants a password, and stdin is no terminal" in done.stderr
+    assert (
+        "user dash was not let in: it wants a password, and stdin is not a terminal" in done.stderr
+    )
     assert "try: ssh-copy-id" in done.stderr
 
 

@@ -67,14 +67,17 @@ def test_other_floats(dtype: str, error: float, local: Session) -> None:
 
 
 def test_numbers_at_the_limits(local: Session) -> None:
-    """Without a bias zeros are divided by zero; squares that overflow leave nothing."""
+    """Without a bias zeros are divided by zero; squares that overflow leave nothing, in float32
+    alone."""
     for beta in (0.75, 0.8):
         attrs = ATTRS | {"size": 1, "beta": beta, "bias": 0.0}
         x = np.array([[0.0, 1.0, -3e-3, 1e30, np.inf, np.nan]], np.float32)
         model = mlc.compile(normalized(x.shape, attrs), "host")
         found: Array = local.load(model).run({"x": x})["y"]
         with np.errstate(all="ignore"):
-            (wanted,) = evaluate("lrn", [x], attrs)
+            (exact,) = evaluate("lrn", [x], attrs)
+        assert exact[0, 3] == pytest.approx(1e30 * (0.1 * 1e60) ** -beta)
+        wanted = np.where(np.arange(6) == 3, 0, exact)
         np.testing.assert_allclose(found, wanted, rtol=2e-6)
 
 

@@ -127,7 +127,7 @@ def test_a_tag_means_a_target() -> None:
     ("name", "target", "message"),
     [
         ("aarch64", "armv7a", "'aarch64' is the name of a target already\n  try: another name"),
-        ("a b", "armv7a", "'a b' is no name for a target\n  try: letters, digits, . _ - and /"),
+        ("a b", "armv7a", "'a b' is not a name for a target\n  try: letters, digits, . _ - and /"),
         ("mine", "aarch65", "unknown target or board 'aarch65'"),
     ],
 )

@@ -57,13 +57,13 @@ def test_on_arrays_as_in_loops(name: str) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "none": ((), "pointwise: there are no steps"),
     "number": (3, "pointwise: there are no steps"),
-    "word": ((("plus", 0, 1),), "pointwise: ('plus', 0, 1) is no step"),
-    "text": (("+",), "pointwise: '+' is no step"),
+    "word": ((("plus", 0, 1),), "pointwise: ('plus', 0, 1) is not a step"),
+    "text": (("+",), "pointwise: '+' is not a step"),
     "call": (
         (("call", "malloc", "int32", 0),),
-        "pointwise: ('call', 'malloc', 'int32', 0) is no step",
+        "pointwise: ('call', 'malloc', 'int32', 0) is not a step",
     ),
-    "count": ((("call", "exp", "float32"),), "pointwise: ('call', 'exp', 'float32') is no step"),
+    "count": ((("call", "exp", "float32"),), "pointwise: ('call', 'exp', 'float32') is not a step"),
     "later": ((("+", 0, 2),), "pointwise: ('+', 0, 2) reads what is not there before it"),
     "before": ((("+", 0, -1),), "pointwise: ('+', 0, -1) reads what is not there before it"),
     "bool": ((("+", 0, True),), "pointwise: ('+', 0, True) reads what is not there before it"),
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "condition": ((("select", 0, 0, 1),), "pointwise: ('select', 0, 0, 1) asks for no condition"),
     "constant": (
         (("const", "int32", "1.5"), ("cast", "float32", 2)),
-        "pointwise: '1.5' is no int32",
+        "pointwise: '1.5' is not of type int32",
     ),
 }
 

@@ -94,7 +94,7 @@ def files(folder: Path) -> None:
     np.save("labels.npy", np.zeros(3, np.int64))
     np.save("floats.npy", np.zeros(4))
     Path("empty").mkdir()
-    Path("text.npy").write_text("these are no numbers\n")
+    Path("text.npy").write_text("these are not numbers\n")
     for name in ("pictures", "mixed"):
         Path(name).mkdir()
         Path(name, "a.png").write_bytes(b"no picture")

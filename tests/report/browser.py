@@ -65,16 +65,19 @@ class Browser:
 
     def open(self, path: Path, width: int, height: int, dark: bool = False) -> None:
         """Shows a file in a window of this size, and waits until its script has run."""
+        self.show(path.as_uri(), width, height, dark)
+        self.wait(READY)
+
+    def show(self, url: str, width: int, height: int, dark: bool = False) -> None:
+        """Shows a page in a window of this size, and waits until it is loaded."""
         self.said.clear()
         self.asked.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self.call("Page.navigate", url=path.as_uri())
-        self.wait(
-            "document.readyState === 'complete' && 'ready' in document.documentElement.dataset"
-        )
+        self.call("Page.navigate", url=url)
+        self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression; of a promise what it becomes."""

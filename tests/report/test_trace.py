@@ -37,7 +37,7 @@ def test_steps_of_the_host_and_layers_by_their_medians() -> None:
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=0.01)
     assert any("when each thread worked" in text for text in trace["otherData"]["not measured"])
     names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"]
-    assert names[1].endswith("by its own clock, emulated: times say nothing of a board")
+    assert names[1].endswith("by its own clock, emulated: times are not those of a board")
 
 
 def test_threads_where_the_board_told_of_them() -> None:

@@ -112,7 +112,9 @@ def test_a_model_runs_layer_by_layer(session: Session) -> None:
     assert (stopped.kernel, stopped.turn, len(stopped.results)) == ("add64", 0, 1)
     (second,) = stopped.results.values()
     np.testing.assert_allclose(second, x[0] * 2 + weights, rtol=1e-6)
-    with pytest.raises(errors.Refused, match="layer 'second' ran once, so its turn 1 never came"):
+    with pytest.raises(
+        errors.Refused, match="layer 'second' ran once, so its iteration 1 never came"
+    ):
         module.stop_after({"x": x}, "second", 1)
 
 

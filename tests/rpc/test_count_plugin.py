@@ -159,7 +159,7 @@ scalar+load cmp byte ptr [r9], 3
 
 @dataclass(frozen=True)
 class Isa:
-    """A program for one instruction set: what it is made of, for what, and what runs it."""
+    """A program for one instruction set: its source for what, and what runs it."""
 
     table: str
     head: str

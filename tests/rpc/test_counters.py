@@ -38,7 +38,7 @@ def test_counts_are_differences_less_the_cost_of_marking() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (CALIBRATED[:-1], "counter file is torn: 111 bytes are no multiple of 56\n"
+        (CALIBRATED[:-1], "counter file is torn: 111 bytes are not a multiple of 56\n"
          "  try: run again; QEMU was killed while it wrote, or the disk is full"),
         (mark(7, 0, *[0] * 6), "counter file is torn: record 0 has tag 7, neither begin nor end"),
         (CALIBRATED + mark(BEGIN, 4, *[9] * 6), "call 4 began and never ended: was it killed?"),

@@ -30,7 +30,7 @@ CRASHES = {
     # Where the board's system can forbid calls; else its signal would be the reason.
     "abort": (
         "abort",
-        "SIG(SYS in kernel 'abort': it called getpid, which the box forbids|ABRT in "
+        "SIG(SYS in kernel 'abort': it called getpid, which the sandbox forbids|ABRT in "
         "kernel 'abort': it met a trap)",
     ),
     "stack overflow": ("deep", "SIGSEGV in kernel 'deep': it reached outside its buffers or over"),
@@ -65,7 +65,7 @@ def fault(session: Session, machine: str, name: str) -> None:
         with pytest.raises(errors.Timeout) as late:
             module["spin"](scratch, timeout=0.2)
         assert str(late.value) == (
-            f"kernel 'spin' was still at work after 200 ms\n  on:  {session.board}, method run\n"
+            f"kernel 'spin' was still running after 200 ms\n  on:  {session.board}, method run\n"
             "  try: a larger timeout, if it is slow rather than stuck"
         )
         module.close()

@@ -51,7 +51,9 @@ def test_lines(tmp_path: Path) -> None:
     assert known.keys.lookup("board") is None
     assert known.unread == [f"{path}:{n}" for n in (6, 7, 8, 9, 11, 12)]
     assert known.revocation("any", OTHER) == f"{path}:5" and not known.revocation("any", KEY)
-    assert known.hints() == f"\n       beware: {path}:6 is no entry that can be read, nor 5 others"
+    assert (
+        known.hints() == f"\n       beware: {path}:6 is not an entry that can be read, nor 5 others"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert refusal(listening, host) == revoked
         written(known, f"{host.known_as} {KEY.get_name()} damaged!")
         assert refusal(listening, host).endswith(
-            f"\n       beware: {known}:1 is no entry that can be read"
+            f"\n       beware: {known}:1 is not an entry that can be read"
         )
         trust(host, KEY)
         assert is_trusted(host, KEY)

@@ -115,7 +115,7 @@ def test_a_board_that_is_lost_each_time(runtime_of: Runtime) -> None:
         "lost 2 times in the same work; the last time: the board's program ended: killed by "
         "SIGKILL\n  on:  local://, method ping\n"
         "  try: a stronger power supply and more cooling, if it is the load that brings it down; "
-        "else look after its network"
+        "else check its network"
     )
 
 

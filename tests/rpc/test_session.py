@@ -399,7 +399,8 @@ def test_what_a_module_refuses() -> None:
         with pytest.raises(TypeError) as wrong:
             module["double"](np.zeros(4))  # type: ignore[arg-type]
         assert str(wrong.value) == (
-            "argument 0 of double is no tensor on the board but ndarray\n  try: board.tensor(...)"
+            "argument 0 of double is not a tensor on the board but ndarray\n"
+            "  try: board.tensor(...)"
         )
 
 

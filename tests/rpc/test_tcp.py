@@ -121,7 +121,7 @@ def test_the_key_that_was_enrolled(
         with connect(mine.url, no_runtime) as session:
             assert session.ping() > 0
         path.chmod(0o640)
-        with pytest.raises(errors.Unreachable, match="others than you may use the key"):
+        with pytest.raises(errors.Unreachable, match="other users may use the key"):
             connect(mine.url, no_runtime)
     with pytest.raises(errors.Unreachable, match=r"there is a key for .* already"):
         keys.make_key("127.0.0.1")
@@ -233,7 +233,8 @@ def test_no_key_no_port(runtime_of: Runtime, tmp_path: Path) -> None:
     path.chmod(0o644)
     assert start(program, *with_file) == (
         1,
-        f"mlc-runtime: others than its owner may use the key file {path}; try: chmod 600 {path}\n",
+        f"mlc-runtime: users other than its owner may use the key file {path}; "
+        f"try: chmod 600 {path}\n",
     )
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)

@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Timing, str, str]] = {
     "an emulator": (
         Timing(CALM, (1,) * ROWS, True, 1, conditions(clock_khz=stepped(1, 9))),
         "emulated",
-        "an emulator's seconds say nothing of a board; try: count instructions",
+        "an emulator's seconds are not those of a board; try: count instructions",
     ),
 }  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_cores_as_text(cores: set[int]) -> None:
 def test_cores_that_are_none() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and core_numbers("5,0-2,1") == {0, 1, 2, 5}
     for text in ("", "fat", "1-", "-1", "3-1", "1,,2", "1.5", " 1", "²", "0-99999"):
-        with pytest.raises(ValueError, match=f"'{text}' names no cores"):
+        with pytest.raises(ValueError, match=f"'{text}' does not name cores"):
             core_numbers(text)
 
 

@@ -143,7 +143,7 @@ class Probe:
         if self.says:
             return self.says.replace("KERNEL", kernel)
         what = self.forbidden or next(s.name for s in self.steps if isinstance(s, Call))
-        return f"SIGSYS in kernel '{kernel}': it called {what}, which the box forbids"
+        return f"SIGSYS in kernel '{kernel}': it called {what}, which the sandbox forbids"
 
 
 def probe(name: str, *steps: Call | str | dict[str, str], forbidden: str = "", says: str = "",
@@ -155,8 +155,8 @@ def probe(name: str, *steps: Call | str | dict[str, str], forbidden: str = "", s
 
 SIGCHLD, SIGKILL, SIG_BLOCK = 17, 9, 0
 THREAD_FLAGS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000  # as a thread has them
-LATE = "kernel 'KERNEL' was still at work after 600 ms"
-GARBLED = "kernel 'KERNEL' sent an answer that is none of its worker's"
+LATE = "kernel 'KERNEL' was still running after 600 ms"
+GARBLED = "kernel 'KERNEL' sent an answer that is not its worker's"
 SPIN = "br label %on\non:\nstore volatile i8 1, ptr %p0\nbr label %on\nnever:"
 DEAF = call("rt_sigprocmask", SIG_BLOCK, "@ones", 0, 8)
 
@@ -251,9 +251,9 @@ PROBES = (
     probe("userfaultfd", call("userfaultfd", 1)),
     probe("shmget", call("shmget", 0, 4096, 0o1666)),
     probe("a number that is none", call("9999"),
-          says="SIGSYS in kernel 'KERNEL': it called system call 9999, which the box forbids"),
+          says="SIGSYS in kernel 'KERNEL': it called system call 9999, which the sandbox forbids"),
     probe("a 32-bit program's open", "call i64 @foreign()", only="x86_64",
-          says="SIGSYS in kernel 'KERNEL': it called a call of another machine, which the box"),
+          says="SIGSYS in kernel 'KERNEL': it called a call of another machine, which the sandbox"),
     # ---- Its descriptors
     probe("write on every descriptor", _loop(call("write", "%turn", DATA, 5), times=64),
           forbidden="write"),
@@ -279,7 +279,7 @@ PROBES = (
     probe("be deaf, and reach astray", DEAF, "store volatile i8 1, ptr inttoptr (i64 16 to ptr)",
           says="SIGSEGV in kernel 'KERNEL': it reached outside its buffers"),
     probe("be deaf, and open", DEAF, call("openat", HERE, PATH, 2),
-          says="SIGSYS in kernel 'KERNEL': it made a system call, which the box forbids"),
+          says="SIGSYS in kernel 'KERNEL': it made a system call, which the sandbox forbids"),
     probe("alarm", call("alarm", 1), SPIN),
     probe("setitimer", call("setitimer", 0, ZEROS, 0)),
     probe("timer_create", call("timer_create", 0, 0, "@room")),

@@ -39,8 +39,8 @@ GADGETS = {"x86_64": bytes.fromhex("0f05c3"), "aarch64": bytes.fromhex("010000d4
 class Probe:
     """`by_itself`: what a kernel that makes system calls by its own instructions comes to, a
     pattern of the error; "": the run ends well. `knowing`: the same where it makes them by the
-    runtime's own instructions, which the box lets through; None: no such variant. `own_view`: it
-    may have changed what its own worker sees until that ends, and nothing else. `where`: what it
+    runtime's own instructions, which the sandbox lets through; None: no such variant. `own_view`:
+    it may have changed what its own worker sees until that ends, and nothing else. `where`: what it
     must be told."""
 
     name: str
@@ -52,11 +52,12 @@ class Probe:
 
 
 def _forbids(call: str) -> str:
-    return rf"SIGSYS in kernel 'attack' \(layer 'attack', call 0\): it called {call}, which the box"
+    where = r"kernel 'attack' \(layer 'attack', call 0\)"
+    return rf"SIGSYS in {where}: it called {call}, which the sandbox"
 
 
 OUTSIDE = r"SIGSEGV in kernel '(attack|compute)'"
-GARBLED = r"kernel 'attack' \(layer 'attack', call 0\) sent an answer that is none of its worker's"
+GARBLED = r"kernel 'attack' \(layer 'attack', call 0\) sent an answer that is not its worker's"
 PROBES = (
     Probe("mprotect of weights", 1, _forbids("mprotect"), ""),
     Probe("mmap over weights", 2, _forbids("mmap"), "", own_view=True),

@@ -143,9 +143,9 @@ def test_what_a_kernel_makes_ends_with_it(
 
 # What the command for boards without a laptop says of each, after where it was.
 RUN = {
-    "openat that creates": "SIGSYS in {}: it called openat, which the box forbids",
-    "kill everybody": "SIGSYS in {}: it called kill, which the box forbids",
-    "write on every descriptor": "SIGSYS in {}: it called write, which the box forbids",
+    "openat that creates": "SIGSYS in {}: it called openat, which the sandbox forbids",
+    "kill everybody": "SIGSYS in {}: it called kill, which the sandbox forbids",
+    "write on every descriptor": "SIGSYS in {}: it called write, which the sandbox forbids",
     "overflow its stack": "SIGSEGV in {}: it reached outside its buffers or overflowed its stack",
     "end by itself": "the worker ended by itself in {}, with status 0",
 }

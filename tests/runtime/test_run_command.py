@@ -48,7 +48,7 @@ def said_of_box(machine: str) -> str:
     """The line of a run where the system cannot hold the model's code: QEMU, as old kernels."""
     if machine == LOCAL:
         return ""
-    lacking = r"warning: this system's box lacks syscalls, files, tcp, signals, [a-z, ]+; "
+    lacking = r"warning: this system's sandbox lacks syscalls, files, tcp, signals, [a-z, ]+; "
     return Matching(lacking + r"try: only models from people you trust\n")
 
 
@@ -88,7 +88,7 @@ def test_timed(folder: Path) -> None:
     ended = run("digits.mlc", "--input", "image.npy", "--time", at=folder)
     assert ended.returncode == 0 and ended.stderr == ""
     match = re.fullmatch(
-        r"time: median (\S+) ms, p95 (\S+) ms, mad (\S+) ms, least (\S+) ms, most (\S+) ms, "
+        r"time: median (\S+) ms, p95 (\S+) ms, deviation (\S+) ms, least (\S+) ms, most (\S+) ms, "
         r"(\d+) samples\nconditions: (.*)\n",
         ended.stdout,
     )

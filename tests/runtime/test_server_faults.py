@@ -89,7 +89,7 @@ def test_endless_loop_ends_at_its_timeout(board: Board, request_: str) -> None:
     assert 0.3 <= time.monotonic() - begin < PATIENCE
     assert error.kind == "timeout" and error.details["kernel"] == "spin"
     assert error.text == (
-        "kernel 'spin' was still at work after 300 ms; try: a larger timeout, if it is slow rather "
+        "kernel 'spin' was still running after 300 ms; try: a larger timeout, if it is slow rather "
         "than stuck"
     )
     a = board.tensor(X)

@@ -143,7 +143,7 @@ def test_a_stop_that_is_refused(board: Board) -> None:
     said = refused(board, "run", module, "double64", args, {"stop": [0, 0]})
     assert said.text == "run: a run stops after a call of a model, not within a kernel"
     said = refused(board, "run", module, None, args, {"stop": [0]})
-    assert said.text == "run: a parameter is not as it must be: stop is a call and its turn"
+    assert said.text == "run: a parameter is not as it must be: stop is a call and its iteration"
     said = refused(board, "time", module, None, args, {"stop": [0, 0], "repeat": 1})
     assert said.text == "time has no option 'stop'"
 
@@ -261,7 +261,7 @@ def test_the_number_of_a_turn(board: Board) -> None:
 def test_steps_that_are_not_in_order(board: Board, steps: list[Any]) -> None:
     name = board.blob(object_of(program([steps, [0], [1]])))
     assert refused(board, "module.load", name, None).text.endswith(
-        "of procedure 0 is not in order; this runtime takes 256 loops, and 16 within each other"
+        "of procedure 0 is invalid; this runtime takes 256 loops, and 16 within each other"
     )
 
 
@@ -300,13 +300,13 @@ def test_a_place_that_leaves_its_memory(board: Board, place: list[int]) -> None:
 def test_what_a_loop_reads_and_writes_itself(board: Board, places: dict[str, Any]) -> None:
     name = board.blob(object_of(program([[loop(ROWS, **places)], [0, 1, 2]])))
     text = refused(board, "module.load", name, None).text
-    assert text == "a loop's condition, turn or count lies outside its memory"
+    assert text == "a loop's condition, iteration or count lies outside its memory"
 
 
 @pytest.mark.parametrize("steps", [[[0, 0, 1]], [[2, 0, 0, 0]], [-1], ["x"], [[]]])
 def test_what_is_no_step(board: Board, steps: list[Any]) -> None:
     name = board.blob(object_of(program([steps])))
-    assert "the module's metadata is not in order" in refused(board, "module.load", name, None).text
+    assert "the module's metadata is invalid" in refused(board, "module.load", name, None).text
 
 
 @pytest.mark.parametrize("align", [0, 3, 128])

@@ -228,7 +228,7 @@ def check_interpreted(drawn: Drawn) -> Kernel:
     """The scheduled program and its flat loops give the unscheduled program's numbers; so they do
     with the turns of parallel loops run backwards, and cut into two runs."""
     _same(drawn, drawn.scheduled, "scheduled")
-    _same(drawn, _backwards(drawn.scheduled), "parallel turns backwards")
+    _same(drawn, _backwards(drawn.scheduled), "parallel iterations backwards")
     try:
         kernel = drawn.kernel("kernel")
     except LowerError:
@@ -237,7 +237,7 @@ def check_interpreted(drawn: Drawn) -> Kernel:
         raise AssertionError(f"lower: {type(error).__name__}: {error}\n{drawn}") from error
     flat = kernel.body
     _same(drawn, flat, "lowered")
-    _same(drawn, _backwards(flat), "lowered, parallel turns backwards")
+    _same(drawn, _backwards(flat), "lowered, parallel iterations backwards")
     if kernel.parallel is not None:
         _same_in_tasks(drawn, kernel)
     return kernel

@@ -185,7 +185,7 @@ def test_a_trace_with_a_wrong_map_is_refused() -> None:
     text = sch.trace.dumps()
     given, wrong = (json.dumps(m) for m in (RIGHT, [[1, 2, LANES, 0, 1]]))
     assert given in text
-    with pytest.raises(ScheduleError, match="which is not shown by what it reads"):
+    with pytest.raises(ScheduleError, match="which does not follow from its reads"):
         Trace.loads(text.replace(given, wrong)).apply(Schedule(packed()))
 
 

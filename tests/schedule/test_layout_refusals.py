@@ -274,5 +274,5 @@ def test_an_index_map_is_replayed_as_it_was_written() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_index_map(text: str) -> None:
-    with pytest.raises(ScheduleError, match="is no index map"):
+    with pytest.raises(ScheduleError, match="is not an index map"):
         prepared(chain, [("transform_layout", ("B", "B", text))])

@@ -206,7 +206,7 @@ def f(X: T.Buffer((3, 8), "int32"), B: T.Buffer((3,), "int32"), Y: T.Buffer((3,)
 @pytest.mark.parametrize("combined", ["{} + {}", "{} * {}", "T.min({}, {})", "T.max({}, {})"])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 9])
 def test_parts_begin_where_a_guard_skips_all_their_steps(combined: str, size: int) -> None:
-    """rfactor of an open extent: with fewer elements than parts, some parts keep their init."""
+    """rfactor of a dynamic extent: with fewer elements than parts, some parts keep their init."""
     func = from_script(
         f"""
 @T.prim_func

@@ -68,7 +68,7 @@ FUNCTIONS = {
     "alignment": in_function("C = T.alloc_buffer((4,), align=0)"),
     "strides": in_function("C = T.alloc_buffer((4,), strides=(1, 2))"),
     "func_attr below": in_block('T.func_attr({"a": 1})'),
-    "attributes that are no dict": in_function("T.func_attr([1])"),
+    "attributes that are not dict": in_function("T.func_attr([1])"),
 }
 STATEMENTS = {
     "return": in_function("return A"),
@@ -79,7 +79,7 @@ STATEMENTS = {
     "step": in_function("for i in range(0, 8, 2):\n    pass"),
     "too few names": in_function("for i, j in T.grid(4):\n    pass"),
     "float extent": in_function("for i in range(2.5):\n    pass"),
-    "annotations that are no dict": in_function("for i in T.serial(4, annotations=3):\n    pass"),
+    "annotations that are not dict": in_function("for i in T.serial(4, annotations=3):\n    pass"),
     "unknown keyword": in_function("for i in T.serial(4, unroll=True):\n    pass"),
     "dtype of a loop": in_function('for i in T.serial(4, dtype="float32"):\n    pass'),
     "thread axis": in_function('for i in T.thread_binding(4, "threadIdx.x"):\n    pass'),

@@ -214,7 +214,7 @@ def test_other_systems_are_no_target(
     with pytest.raises(TargetError) as error:
         Target("host")
     assert str(error.value) == (
-        f"boards run Linux, and no code is made for this machine, which runs {name}\n"
+        f"boards run Linux, and no code is generated for this machine, which runs {name}\n"
         "  in:  host\n"
         "  try: a board, as --target raspberry-pi/5 or --board ssh://[user@]host"
     )

@@ -45,7 +45,7 @@ def test_what_is_no_axis_is_refused_by_sums() -> None:
     with pytest.raises(TypeError) as caught:
         te.compute((4,), lambda i: te.sum(a[i], 0), name="B")  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "te.sum over 0, which is no axis\n  try: axis=te.reduce_axis((0, n)), or a + b for two "
+        "te.sum over 0, which is not an axis\n  try: axis=te.reduce_axis((0, n)), or a + b for two "
         "scalars"
     )
 

@@ -56,9 +56,9 @@ def test_an_emulators_seconds_are_refused() -> None:
     with pytest.raises(TuneError) as refusal:
         tune.tune_tir(matmul(), "aarch64", 4, runner="qemu://cortex-a72", objective="seconds")
     assert str(refusal.value) == (
-        "an emulator's seconds say nothing of a board\n"
+        "an emulator's seconds are not those of a board\n"
         "  in:  qemu://cortex-a72\n"
-        "  try: objective instructions, or a board that is there"
+        "  try: objective instructions, or a real board"
     )
 
 

@@ -191,9 +191,9 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TuneError) as refusal:
         Database(path)
     assert str(refusal.value) == (
-        "the file is no tuning database\n"
+        "the file is not a tuning database\n"
         f"  in:  {path}\n"
-        "  try: one that mlc-deploy tune wrote; where there is none it makes one"
+        "  try: a file that mlc-deploy tune wrote, or a new name"
     )
     assert path.read_bytes() == b"\x08\x07\x12"
 
@@ -202,7 +202,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_json_of_another_kind_is_no_database_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"
     path.write_text(text)
-    with pytest.raises(TuneError, match="the file is no tuning database"):
+    with pytest.raises(TuneError, match="the file is not a tuning database"):
         Database(path).add([record("a")])
     assert path.read_text() == text
 

@@ -90,7 +90,7 @@ def test_a_kernel_that_writes_nothing_is_wrong(board: Board) -> None:
     task = task_of(elementwise(lambda i, x: x[i], "float32"), HOST)
     other = task_of(elementwise(lambda i, x: x[i], "float32", n=32), HOST)
     half = build_object(other.default(other.func), HOST)
-    measure(board, request_for(task))  # leaves the right outputs in the tensors
+    measure(board, request_for(task))  # leaves the expected outputs in the tensors
     assert measure(board, request_for(task, object=half)).verdict in ("wrong", "refused")
 
 

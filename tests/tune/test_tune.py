@@ -421,7 +421,7 @@ def test_a_kernel_whose_default_is_no_good_is_left_alone_until_it_is() -> None:
         state = tune_tasks(tasks(), by, Following, trials=16, batch=8, seed=5)
         first, second = state.tasks
         assert second.trials and not second.done
-        assert (first.done == "its default kernel is no good") is broken
+        assert (first.done == "its default kernel is not usable") is broken
         assert bool(state.doubts) is broken is (not first.trials)
     assert first.baseline < inf
 

@@ -29,7 +29,7 @@ N = TypeVar("N", bound=Node)
 
 
 def simplify(n: N, ranges: Ranges | None = None) -> N:
-    """n with its expressions simplified, loops of one turn and empty statements removed.
+    """n with its expressions simplified, loops of one iteration and empty statements removed.
 
     Guards that the ranges decide are removed. The loops around add ranges.
     """

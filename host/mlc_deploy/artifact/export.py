@@ -204,8 +204,8 @@ def _about_extents(model: Model) -> list[str]:
         return []
     return [
         " *",
-        " * A run decides these; the input or output of the name says each. A tensor has room for",
-        " * the most of them. The elements of its true shape come first, without gaps.",
+        " * These are known at run time; the input or output of the name holds each. A tensor has",
+        " * room for the most of them. The elements of its true shape come first, without gaps.",
         *(f" *   {_comment(name)} is at most {most}." for name, most in model.extents.items()),
     ]
 

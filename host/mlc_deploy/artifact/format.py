@@ -86,10 +86,10 @@ def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
     """As read_file, from a file's bytes; `where` is its name in messages."""
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise ArtifactError(
-            "this is no saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
+            "this is not a saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
         )
     if len(data) < HEAD:
-        raise ArtifactError("the file ends in its head", where=where, mend=COPY_AGAIN)
+        raise ArtifactError("the file ends within its header", where=where, mend=COPY_AGAIN)
     version, size = (int.from_bytes(data[at : at + 4], "little") for at in (8, 12))
     if version != VERSION:
         raise ArtifactError(
@@ -100,7 +100,7 @@ def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
     end = HEAD + size
     if size > MANIFEST_BYTES.most or end > len(data):
         raise ArtifactError(
-            f"the file ends in its manifest of {size} bytes", where=where, mend=COPY_AGAIN
+            f"the file ends within its manifest of {size} bytes", where=where, mend=COPY_AGAIN
         )
     if digest(data[HEAD:end]) != bytes(data[16:HEAD]):
         raise ArtifactError("the file's manifest is damaged", where=where, mend=COPY_AGAIN)
@@ -112,9 +112,9 @@ def _unpacked(packed: memoryview, where: str) -> dict[str, Any]:
     try:
         manifest = msgpack.unpackb(packed, raw=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError):
-        raise disorder("no msgpack", where) from None
+        raise disorder("not msgpack", where) from None
     if not isinstance(manifest, dict) or not all(isinstance(key, str) for key in manifest):
-        raise disorder("no map of names", where)
+        raise disorder("not a map of names", where)
     if _depth(manifest) > MANIFEST_DEPTH.most:
         raise disorder(f"nested more than {MANIFEST_DEPTH.most} levels deep", where)
     return manifest
@@ -132,7 +132,7 @@ def _depth(value: object) -> int:
 
 def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
     if not isinstance(table, list) or len(table) > MAX_BLOBS:
-        raise disorder("it has no table of blobs, or too long a one", where)
+        raise disorder("its table of blobs is missing or too long", where)
     blobs: list[Blob] = []
     for number, row in enumerate(table):
         match row:
@@ -155,7 +155,7 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
         at = begin + size
     if at != len(data):
         raise ArtifactError(
-            f"the file has {len(data) - at} bytes more than its manifest tells of",
+            f"the file has {len(data) - at} bytes more than its manifest lists",
             where=where,
             mend=COPY_AGAIN,
         )
@@ -164,4 +164,4 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
 
 def disorder(what: str, where: str) -> ArtifactError:
     """The error for an intact manifest that no mlc-deploy wrote."""
-    return ArtifactError(f"the file's manifest is not in order: {what}", where=where)
+    return ArtifactError(f"the file's manifest is invalid: {what}", where=where)

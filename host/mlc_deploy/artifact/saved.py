@@ -99,7 +99,7 @@ def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> S
     """The model of a manifest and its blobs. Raises ArtifactError if they contradict each other."""
     rows = _field(manifest, "programs", list, where)
     if not 0 < len(rows) <= MAX_LEVELS:
-        raise disorder(f"it tells of {len(rows)} programs", where)
+        raise disorder(f"it lists {len(rows)} programs", where)
     return SavedModel(
         _field(manifest, "name", str, where),
         _field(manifest, "writer", str, where),
@@ -109,19 +109,19 @@ def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> S
 
 def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
     if not isinstance(row, dict):
-        raise disorder("a program is no map", where)
+        raise disorder("a program is not a map", where)
     code = _blob(_field(row, "object", int, where), blobs, where)
     number = row.get("weights")
     weights = Blob(b"", memoryview(b"")) if number is None else _blob(number, blobs, where)
     indices = _field(row, "indices", dict, where)
     if not all(type(extent) is int and extent > 0 for extent in indices.values()):
-        raise disorder("what indices count is no number", where)
+        raise disorder("an extent of indices is not a number", where)
     try:
         metadata = parse_metadata(section_of(code.content))
         target = Target(_field(row, "target", str, where))
     except (LookupError, TypeError, ValueError, TargetError) as error:
         reason = str(error).partition("\n")[0]
-        raise disorder(f"a program is none: {reason}", where) from None
+        raise disorder(f"invalid program: {reason}", where) from None
     features = _field(row, "features", list, where)
     if not all(isinstance(feature, str) for feature in features):
         raise disorder("a feature has no name", where)
@@ -133,12 +133,12 @@ def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
         metadata.model,
     )
     if told != metadata:
-        raise disorder("target, machine and features are not those of the object", where)
+        raise disorder("target, machine and features contradict the object", where)
     if metadata.model is None:
         raise disorder("the object holds no model", where)
     model = metadata.model
     if (model.weights_bytes, model.weights_hash) != (len(weights.content), weights.name):
-        raise disorder("the weights are not those of the object", where)
+        raise disorder("the weights do not belong to the object", where)
     level, precision = (_field(row, key, str, where) for key in ("level", "precision"))
     return SavedProgram(
         level, precision, target, bytes(code.content), weights.content, metadata, indices
@@ -147,7 +147,7 @@ def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
 
 def _field(row: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
     if type(row.get(key)) is not kind:
-        raise disorder(f"'{key}' is missing or no {kind.__name__}", where)
+        raise disorder(f"'{key}' is missing, or not of type {kind.__name__}", where)
     return row[key]
 
 

@@ -57,5 +57,5 @@ def forget_calibration(name: str) -> bool:
 
 def damaged(name: str, what: str) -> InputError:
     """The error for a damaged file."""
-    mend = f"mlc-deploy board calibrate {name}, which writes it anew"
+    mend = f"mlc-deploy board calibrate {name}, which writes it again"
     return InputError(what, where=str(calibration_file(name)), mend=mend)

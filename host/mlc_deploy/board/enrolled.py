@@ -65,7 +65,7 @@ def enroll(name: str, board: Enrolled) -> Path:
     """Adds a board to the file and returns its path. Raises InputError if the name is taken."""
     path = boards_file()
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise InputError(f"'{name}' is no name for a board", mend="letters, digits, . _ and -")
+        raise InputError(f"'{name}' is not a name for a board", mend="letters, digits, . _ and -")
     known = enrolled_boards()
     if name in known:
         if known[name] == board:
@@ -122,7 +122,7 @@ def _entry(name: str, entry: object, path: Path) -> Enrolled:
             if target is None or isinstance(target, str):
                 return Enrolled(url, target)
     raise InputError(
-        f"board '{name}' is not in order",
+        f"board '{name}' is invalid",
         where=str(path),
         mend=f'[{name}]\n       url = "ssh://[user@]host[:port]"',
     )

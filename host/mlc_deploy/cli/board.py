@@ -116,7 +116,7 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
     tell(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", sys.stderr)
     if fingerprint is None and not sys.stdin.isatty():
         raise Misuse(
-            "stdin is no terminal, so nobody can compare the fingerprint",
+            "stdin is not a terminal, so nobody can compare the fingerprint",
             where=f"board enroll {host.board}",
             mend=f"--fingerprint {key.fingerprint}, if it is the board's own",
         )
@@ -184,15 +184,15 @@ def doctor_command(board_name: str) -> int:
         scheme = urlsplit(url).scheme
         emulated = scheme == "qemu"
         tell(
-            "doubt  an emulated board has no times, only executed instructions"
+            "warning  an emulated board has no times, only executed instructions"
             if emulated
-            else f"doubt  {scheme}:// does not show the board's clock and temperature"
+            else f"warning  {scheme}:// does not show the board's clock and temperature"
         )
         tell(f"       try: {'a real board' if emulated else 'ssh://, where it has ssh'}")
         return FAILED
     found = findings(facts)
     for finding in found:
-        tell(f"{'doubt' if finding.mend else 'well '}  {finding.what}")
+        tell(f"{'warning' if finding.mend else 'ok     '}  {finding.what}")
         if finding.mend:
             tell(f"       try: {finding.mend}")
     return FAILED if any(finding.mend for finding in found) else OK
@@ -249,7 +249,7 @@ def _described(session: Session) -> list[tuple[str, str]]:
         ("kernel", f"Linux {device.kernel}, pages of {device.page_size} bytes"),
         ("target", str(target_of(device))),
         ("runtime", device.runtime),
-        ("box", box_text(device.box)),
+        ("sandbox", box_text(device.box)),
     ]
 
 

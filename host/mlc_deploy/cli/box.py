@@ -24,4 +24,4 @@ def box_facts(held: Collection[str] | None) -> Iterator[tuple[str, str]]:
     prints it there."""
     if held is not None and not NEEDED.issubset(held):
         missing = ", ".join(part for part in BOX if part not in held)
-        yield "box", f"lacks {missing}; try: only models from people you trust"
+        yield "sandbox", f"lacks {missing}; try: only models from people you trust"

@@ -99,9 +99,9 @@ def enrolled(name: str) -> Enrolled:
 def _refuse_emulated(url: str, where: str, emulated: bool = False) -> None:
     if emulated or ("://" in url and isinstance(parse_url(url), QemuUrl)):
         raise Misuse(
-            "an emulated board has no times of its own: seconds of QEMU mean nothing",
+            "an emulated board has no times of its own: QEMU's seconds are not those of a board",
             where=where if urlsplit(where).scheme else f"{where}, {url}",
-            mend="a board that is there; --target predicts for boards that are not",
+            mend="a real board; --target predicts for boards that are not",
         )
 
 

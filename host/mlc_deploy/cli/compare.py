@@ -135,12 +135,12 @@ def read_record(file: str) -> Record:
             board["url"].text()
         return {key: record.value[key] for key in KEYS} | {"predicted": foreseen.value}
     except FileNotFoundError:
-        raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
+        raise Misuse("there is no such file", where=file, mend="a file that --json wrote") from None
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror}", where=file) from None
     except (Malformed, KeyError):
         raise Misuse(
-            "this is no record of mlc-deploy",
+            "this is not a results file of mlc-deploy",
             where=file,
             mend="mlc-deploy MODEL --board B --json FILE",
         ) from None
@@ -196,7 +196,7 @@ def _share(before: float, after: float) -> str:
 
 
 def _differences(old: Record, new: Record) -> Sequence[str]:
-    """The other differences, and doubts about the times."""
+    """The other differences, and warnings about the times."""
     found = [
         f"{what} was {old[what]}, and is {new[what]}"
         for what in ("model", "target", "precision", "threads")

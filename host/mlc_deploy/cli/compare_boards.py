@@ -132,14 +132,14 @@ def calibrated_boards() -> list[str]:
 
 
 def checked(text: str) -> Wanted:
-    """A board with a known speed. Raises Misuse, and TargetError for text that is no target."""
+    """A board with a known speed. Raises Misuse, and TargetError for text that is not a target."""
     of_board, own = wanted_of(text)
     target = Target(of_board or text)
     if own:
         return Wanted(text, target, own)
     if target.tag.lower() not in board_names():
         raise Misuse(
-            f"'{text}' is no board",
+            f"'{text}' is not a board",
             where=f"--target {text}",
             mend=f"one of {', '.join(predicted_boards()[:6])}, …",
         )

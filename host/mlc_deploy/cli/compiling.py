@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model to compile. quantized: how it became a model of small integers, if it did."""
+    """A model to compile. quantized: how it was quantized, if it was."""
 
     path: Path
     reading: Reading
@@ -55,7 +55,7 @@ class Source:
         self, data: str | None, preprocess: str | None, target: Target, given: Mapping[str, Any],
         link: Sequence[str], progress: Progress,
     ) -> Source:  # fmt: skip
-        """The model in small integers; itself, with a warning, if floats cost less on the
+        """The quantized model; the model itself, with a warning, if floats cost less on the
         target."""
         from ..quantize.api import quantize  # here: a saved model needs no compiler
         from ..quantize.costs import counted
@@ -99,7 +99,7 @@ def graph_of(
     model: Path | ModelProto, given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any]
 ) -> Function:
     """The model's graph. Its inputs have the shapes of --shape, or of the given arrays; dimensions
-    that --bind leaves open stay open."""
+    that --bind makes dynamic stay dynamic."""
     from ..frontend import from_model  # here: a saved model needs no compiler
     from ..graph.ranges import parted
     from ..graph.states import stateful

@@ -133,7 +133,9 @@ def generate(
                 "--timeout": timeout, "--top-p": top_p, "--threads": threads})  # fmt: skip
     if temperature < 0 or top_k < 0 or top_p > 1 or seed < 0:
         where = f"--temperature {temperature:g} --top-k {top_k} --top-p {top_p:g} --seed {seed}"
-        raise Misuse("there are no such numbers to draw by", where=where, mend="0 or more; P <= 1")
+        raise Misuse(
+            "invalid sampling options", where=where, mend="0 or more; --top-p above 0, at most 1"
+        )
     if threads is not None and threads > MAX_THREADS:
         raise Misuse(f"a model runs on 1 to {MAX_THREADS} threads", where=f"--threads {threads}")
     asked = _prompt(prompt, prompt_ids, save)
@@ -160,7 +162,7 @@ def generate(
     if url is None:
         if asked is not None:
             raise Misuse(
-                f"no board is asked to write (--board {NONE})", mend="a board, or no prompt"
+                f"generating text needs a board (--board {NONE})", mend="a board, or no prompt"
             )
         assert wanted is not None
         with progress.stage("compile"):
@@ -190,7 +192,9 @@ def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list
     """The prompt, as text or tokens; None if the model is only saved. Raises Misuse."""
     if prompt is not None and ids is not None:
         raise Misuse(
-            "a prompt is text or tokens", where="--prompt --prompt-ids", mend="one of them"
+            "the prompt is given both as text and as tokens",
+            where="--prompt --prompt-ids",
+            mend="one of them",
         )
     if prompt is None and ids is None and save is None:
         raise Misuse(
@@ -199,7 +203,7 @@ def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list
     if ids is None:
         return prompt
     if not re.fullmatch(rf"\s*{NUMBER}(\s*,\s*{NUMBER})*\s*", ids, re.ASCII):
-        raise Misuse("these are no numbers of tokens", where=f"--prompt-ids {ids}", mend="1,2,3")
+        raise Misuse("these are not token ids", where=f"--prompt-ids {ids}", mend="1,2,3")
     return [int(number) for number in ids.split(",")]
 
 

@@ -231,7 +231,7 @@ def show(record: Record, stream: TextIO) -> None:
         add_row(counts, name, *(str(of[key]) if of[key] else "" for key in ("model", "kernels")))
     console.print(counts)
     console.print()
-    names = (("layer", False), ("one kernel of", False), ("computes", False), ("by", False))
+    names = (("layer", False), ("one kernel of", False), ("output", False), ("by", False))
     numbers = (("multiply-accumulates", True), ("share", True), ("weights", True))
     layers = plain_table(*names, *numbers)
     total = sum(k["multiply_accumulates"] for k in record["kernels"])
@@ -293,7 +293,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     ran = record["calls"]
     yield "kernels", f"{model} calls became {ran}, of {record['distinct_kernels']} kernels"
     macs = record["multiply_accumulates"]
-    yield "computes", f"{count_text(macs)} multiply-accumulates"
+    yield "work", f"{count_text(macs)} multiply-accumulates"
     weights = bytes_text(record["weights_bytes"])
     yield "weights", f"{count_text(record['parameters'])} parameters, {weights}"
     arena, least = record["arena_bytes"], record["arena_lower_bound_bytes"]

@@ -30,7 +30,7 @@ class JsonFile:
             path = writable("--json", self.text)
             if path.resolve() in (Path(other).resolve() for other in self.others if other):
                 raise Misuse(
-                    "the record would overwrite another file of this command",
+                    "it would overwrite another file of this command",
                     where=f"--json {self.text}",
                     mend="another name",
                 )

@@ -97,7 +97,7 @@ class Reading:
         """The arguments of model_graph and compile. Raises Misuse, also for int8: it needs data."""
         if self.precision == INT8:
             raise Misuse(
-                "this command takes the model of small integers itself",
+                "this command takes a quantized model",
                 where=f"--precision {INT8}",
                 mend="mlc-deploy quantize MODEL --data D -o FILE.onnx, then FILE.onnx",
             )
@@ -157,7 +157,7 @@ def reads_models(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def known_cores(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
-    """The value of --cores. Raises Misuse for text that names no cores."""
+    """The value of --cores. Raises Misuse for text that does not name cores."""
     if text in ("", *KINDS):
         return text
     try:
@@ -214,8 +214,8 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def dims(texts: Sequence[str]) -> dict[str, int | str]:
-    """Dimensions by name: a number, "<=512" for an open one, "1,<=64,<=512" for ranges, or the name
-    of another that it always equals. Raises Misuse."""
+    """Dimensions by name: a number, "<=512" for a dynamic one, "1,<=64,<=512" for ranges, or the
+    name of another that it always equals. Raises Misuse."""
 
     def read(name: str, text: str) -> int | str:
         whole = f"<={text}" if name.endswith("<") else text.strip()
@@ -229,7 +229,7 @@ def dims(texts: Sequence[str]) -> dict[str, int | str]:
 
 
 def _refuse_bounds(given: Mapping[str, int | str], where: str) -> None:
-    """Raises Misuse for text that bounds no open dimension and names no other."""
+    """Raises Misuse for text that bounds no dynamic dimension and names no other."""
     from ..graph.extents import most_of  # here: the compiler takes a while to import
     from ..graph.ranges import parted
 
@@ -247,7 +247,8 @@ def ranges(texts: Sequence[str]) -> dict[str, int | str]:
 
 
 def known_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Dimensions by name. Raises Misuse for open ones, since layers are quantized at one size."""
+    """Dimensions by name. Raises Misuse for dynamic ones, since layers are quantized at one
+    size."""
     from ..graph.ranges import parted  # here: the compiler takes a while to import
 
     found: dict[str, int] = {}

@@ -116,7 +116,7 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def emulated(record: Record) -> str:
-    """A mark behind seconds of an emulated board, which are not those of a real one."""
+    """A mark after seconds of an emulated board, which are not those of a real one."""
     return " (emulated)" if record["emulated"] else ""
 
 

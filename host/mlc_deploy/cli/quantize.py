@@ -1,4 +1,4 @@
-"""`mlc-deploy quantize MODEL --data D -o FILE`: a float model becomes one of small integers."""
+"""`mlc-deploy quantize MODEL --data D -o FILE`: quantizes a float model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def quantize(
     above_zero({"--samples": samples})
     if not 0 <= max_drop <= 100:
         where = f"--max-drop {max_drop:g}"
-        raise Misuse("--max-drop is a share in percent, from 0 to 100", where=where)
+        raise Misuse("--max-drop is a percentage from 0 to 100", where=where)
     path = source_file(model, ("quantize",))
     if data is None and model is None:
         data = str(SHIPPED_DATA)
@@ -147,7 +147,7 @@ def _output(text: str, others: tuple[Path, ...]) -> Path:
         raise Misuse("the result is an ONNX file", where=f"--output {text}", mend=mend)
     if any(path.resolve() == other.resolve() for other in others):
         raise Misuse(
-            "the result would overwrite another file of this command",
+            "it would overwrite another file of this command",
             where=f"--output {text}",
             mend="another name",
         )
@@ -173,7 +173,7 @@ def read_labels(text: str) -> Array:
 def show(record: Record, stream: TextIO) -> None:
     """Prints the record as a table and lines."""
     console = console_for(stream)
-    console.print(line(f"{record['model']} in small integers: {record['scheme']}", "bold"))
+    console.print(line(f"{record['model']} quantized: {record['scheme']}", "bold"))
     console.print()
     counted = record["instructions_before"] is not None
     ranged = any(layer["range"] for layer in record["layers"])
@@ -207,7 +207,7 @@ def show(record: Record, stream: TextIO) -> None:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     integers = sum(layer["bits"] < 32 for layer in record["layers"])
-    found = [("layers", f"{integers} of {len(record['layers'])} in small integers")]
+    found = [("layers", f"{integers} of {len(record['layers'])} quantized")]
     if record["mended"]:
         found.append(("mended", ", ".join(record["mended"])))
     if record["measure"]:

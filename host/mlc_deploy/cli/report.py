@@ -51,8 +51,8 @@ def _title(record: Record) -> str:
 
 
 def _layers(record: Record) -> Table:
-    """Per layer: its kernel, result and cost; in a model with loops, also the turns that the cost
-    is of."""
+    """Per layer: its kernel, result and cost; in a model with loops, also the iterations that the
+    cost is of."""
     layers: Sequence[Record] = record["layers"]
     if record["instructions"] is not None:
         title, costs = "instructions", [layer["instructions"] for layer in layers]
@@ -61,14 +61,14 @@ def _layers(record: Record) -> Table:
         title, costs = _micro(record), [layer["median_us"] for layer in layers]
         texts = [f"{cost:,.1f}" for cost in costs]
     else:
-        table = plain_table(("layer", False), ("kernel", False), ("computes", False))
+        table = plain_table(("layer", False), ("kernel", False), ("output", False))
         for layer in layers:
             add_row(table, layer["name"], layer["kernel"], tensor_text(layer))
         return table
     looped = any("turns" in layer for layer in layers)
     foreseen = record.get("predicted") is not None
     ahead = [("predicted ms", True)] if foreseen else []
-    columns = ("layer", False), ("kernel", False), ("computes", False)
+    columns = ("layer", False), ("kernel", False), ("output", False)
     turns = [("turns", True)] if looped else []
     table = plain_table(*columns, *turns, (title, True), ("share", True), *ahead)
     total = sum(costs)
@@ -150,7 +150,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
     if found := record["latency"]:
         yield "latency", _latency(record), "" if found["verdict"] in ("ok", "emulated") else WARNING
         for doubt in found["findings"] if found["verdict"] != "emulated" else ():
-            yield "doubt", f"{doubt['what']}; try: {doubt['mend']}", WARNING
+            yield "warning", f"{doubt['what']}; try: {doubt['mend']}", WARNING
         if conditions := _conditions(found):
             yield "board", conditions, ""
     if record["board"] is not None:
@@ -177,10 +177,10 @@ def _latency(record: Record) -> str:
         count = record["instructions"]
         uncounted = "not counted" if record["threads"] == 1 else f"not counted on {threads}"
         quoted = uncounted if count is None else f"{count:,}"
-        return f"emulated, says nothing of a board; executed instructions: {quoted}"
+        return f"emulated, not a board's time; executed instructions: {quoted}"
     return (
         f"median {_time(found['median_ms'])}, p95 {_time(found['p95_ms'])}, "
-        f"mad {_time(found['mad_ms'])}, {found['n']} samples, "
+        f"deviation {_time(found['mad_ms'])}, {found['n']} samples, "
         f"{threads}: {found['verdict']}"
     )
 

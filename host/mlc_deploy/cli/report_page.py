@@ -47,18 +47,18 @@ def report(records: tuple[str, ...], output: str | None, trace_file: str | None)
     --report. With --trace and without --output, no page is written.
     """
     if len(records) > 2:
-        raise Misuse("a page is of one record or of two", where=" ".join(records))
+        raise Misuse("a page shows one results file, or compares two", where=" ".join(records))
     to = Path(output or OUTPUT)
     for option, text in (("--output", output or OUTPUT), ("--trace", trace_file)):
         if text and Path(text).resolve() in (Path(r).resolve() for r in records):
-            what = "it would overwrite a record"
+            what = "it would overwrite a results file"
             raise Misuse(what, where=f"{option} {text}", mend="another name")
         if text:
             writable(option, text)
     contents = [_content(file) for file in records]
     if any(content.startswith(DATABASE) for content in contents):
         if len(records) > 1 or trace_file:
-            what = "a tuning database has a page of its own"
+            what = "a tuning database has its own page"
             raise Misuse(what, where=" ".join(records), mend="one database, without --trace")
         write_whole(to, _tuning(records[0]))
         return OK
@@ -77,7 +77,7 @@ def _content(file: str) -> bytes:
     try:
         return read_file(file)
     except FileNotFoundError:
-        raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
+        raise Misuse("there is no such file", where=file, mend="a file that --json wrote") from None
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror}", where=file) from None
 
@@ -89,7 +89,7 @@ def _refuse_tuning(file: str, content: bytes) -> None:
     except NoJson:
         return  # read_run says what is wrong
     if isinstance(found, dict) and "tasks" in found and isinstance(found.get("db"), str):
-        what = "this is the record of a tuning, which holds no single trial; its database does"
+        what = "these are the results of a tuning, without its trials; the database has them"
         raise Misuse(what, where=file, mend=f"mlc-deploy report {found['db']}")
 
 

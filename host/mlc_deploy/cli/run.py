@@ -488,7 +488,7 @@ def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> 
             mine, right = (list(shape) for shape in check.shapes)
             texts.append(
                 f"output '{name}' has the shape {mine}, the reference {right}\n"
-                f"  in:  how many elements the data decide\n"
+                f"  in:  how many elements there are, known at run time\n"
                 "  try: --output DIR, which writes the board's outputs"
             )
             continue

@@ -55,7 +55,7 @@ def _written(stopped: Stopped, name: str, array: NDArray[np.generic], to: Path) 
 
 
 def shown_stops(stops: Iterable[Stopped], to: Path | None, stream: TextIO) -> list[Record]:
-    """The rows. Prints them as a table, also if a later turn does not come."""
+    """The rows. Prints them as a table, also if a later iteration does not come."""
     rows: list[Record] = []
     try:
         for row in _rows(stops, to):
@@ -67,9 +67,9 @@ def shown_stops(stops: Iterable[Stopped], to: Path | None, stream: TextIO) -> li
 
 
 def _show(rows: Iterable[Record], stream: TextIO) -> None:
-    """A line for each result of each turn."""
-    texts = ("layer", "turn", "result", "computes", "least", "most", "mean", "not finite")
-    table = plain_table(*((text, text not in ("layer", "result", "computes")) for text in texts))
+    """A line for each result of each iteration."""
+    texts = ("layer", "iteration", "result", "shape", "least", "most", "mean", "not finite")
+    table = plain_table(*((text, text not in ("layer", "result", "shape")) for text in texts))
     for row in rows:
         numbers = (row[name] for name in ("least", "most", "mean"))
         shown = ("" if number is None else f"{number:.6g}" for number in numbers)

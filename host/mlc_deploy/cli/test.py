@@ -330,7 +330,8 @@ def _verdict(subject: Subject, place: Place, job: Job, before: Path | None, rise
 
 
 def _held(verdict: Verdict, before: Path, rise: float) -> Verdict:
-    """A verdict with the change of the cost. Raises Misuse if the baseline's file is no record."""
+    """A verdict with the change of the cost. Raises Misuse if the baseline's file is not a
+    record."""
     assert verdict.record is not None
     file = before / _file(verdict.model, verdict.kind)
     if not file.is_file():

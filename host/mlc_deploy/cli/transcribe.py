@@ -100,7 +100,7 @@ def transcribe(
         wanted = one_level(target, "transcribe takes")
     wanted, url = choose(wanted, board)
     if url is None:
-        raise Misuse("no board is asked to hear (--board none)", mend="a board")
+        raise Misuse("transcribing needs a board (--board none)", mend="a board")
     progress = Progress(False)
     with fitting_board(url, wanted, cores, progress) as (session, wanted):
         with progress.stage("compile"):

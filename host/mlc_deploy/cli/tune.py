@@ -231,7 +231,7 @@ def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, l
         one_level(target, "tune is for") if target else None, boards[0] if boards else None
     )
     if first is None or NONE in boards:
-        raise Misuse("kernels are tuned on a board", where=f"--board {NONE}", mend="a board's URL")
+        raise Misuse("tuning needs a board", where=f"--board {NONE}", mend="a board's URL")
     return wanted, [first, *(located(board).url for board in boards[1:])]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
-SLOWER = 1.02  # times the untuned model's cost: a tuned model above it is reported as a doubt
+SLOWER = 1.02  # times the untuned model's cost: a tuned model above it gives a warning
 OBJECTIVES = {
     "seconds": "seconds",
     "predicted": "predicted seconds, not measured",
@@ -239,7 +239,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         )
         yield "failed", ", ".join(texts)
     for doubt in record["doubts"]:
-        yield "doubt", doubt
+        yield "warning", doubt
     for incident in record["incidents"][:MOST_INCIDENTS]:
         times = f", {incident['times']} times" if incident["times"] > 1 else ""
         yield "incident", f"{incident['what']}{times}"

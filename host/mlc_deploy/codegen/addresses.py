@@ -184,7 +184,7 @@ class Addresses:
     # ---------------------------------------------------------------------------- cursors
 
     def cursor_start(self, s: For, cursor: Cursor, begin: Value, before: Any) -> Value:
-        """The cursor's pointer in the loop's first turn."""
+        """The cursor's pointer in the loop's first iteration."""
         self.b.position_before(before.terminator)
         rest = Linear(cursor.start, cursor.moving.without(s.var).terms)
         offset = self.b.add(self.form(rest), self.b.mul(begin, self.word(cursor.step)))

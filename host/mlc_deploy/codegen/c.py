@@ -1,10 +1,9 @@
 """Flat loops to portable C11: a source file and its header, for any C compiler.
 
 A kernel becomes two functions, as in LLVM IR: a body whose pointers are restrict, and the entry of
-the kernel ABI that unpacks mlc_args for it. The code fixes what C leaves open: integers wrap (they
-are computed unsigned), division rounds as in the IR, constants are exact, and indices have pointer
-width. float16 is stored as its bits and computed in float, rounded after every step.
-"""
+the kernel ABI that unpacks mlc_args for it. The code fixes what C does not define: integers wrap
+(they are computed unsigned), division rounds as in the IR, constants are exact, and indices have
+pointer width. float16 is stored as its bits and computed in float, rounded after every step."""
 
 from __future__ import annotations
 

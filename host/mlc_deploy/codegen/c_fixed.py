@@ -135,7 +135,10 @@ static inline float SYMBOL(double x) {
 ACTIVATIONS = ("sigmoid", "silu", "gelu")  # helpers of their own
 # Intrinsics that <math.h> has; float's take the suffix f.
 MATH = {
-    **{n: n for n in "exp log sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()},
+    **{
+        n: n
+        for n in "exp expm1 log log1p sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()
+    },
     "nearbyint": "nearbyint",  # half to even, in C's default rounding direction
     "abs": "fabs",
 }

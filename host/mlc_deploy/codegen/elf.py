@@ -3,7 +3,7 @@
     header | contents of sections | section headers
 
 Little-endian, for the three machines that kernels are compiled for. Tables that describe the rest
-(symbols, names, relocations) are no sections here.
+(symbols, names, relocations) are not sections here.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def read_object(data: bytes) -> Object:
     try:
         return _read(data)
     except (struct.error, IndexError):
-        raise ValueError("no ELF object, or one that is cut off") from None
+        raise ValueError("not an ELF object, or cut off") from None
 
 
 def _read(data: bytes) -> Object:
     magic, kind, machine = struct.unpack_from("<16sHH", data)
     if magic[:4] != b"\x7fELF" or magic[5] != 1 or kind != RELOCATABLE:
-        raise ValueError("no little-endian relocatable ELF object")
+        raise ValueError("not a little-endian relocatable ELF object")
     if machine not in (ARM, X86_64, AARCH64) or magic[4] != 1 + (machine != ARM):
         raise ValueError(f"an ELF object for machine {machine}")
     form = _Form(machine)

@@ -4,16 +4,20 @@ for the body."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from llvmlite import ir as ll
 
 from ..lower import Kernel
 from . import hints
+from .calls import call_named
 from .signature import scalars_of
 
 I8, I32, I64 = (ll.IntType(n) for n in (8, 32, 64))
 POINTER = ll.PointerType()
+# Of 32-bit ARM's FPSCR: flush to zero, and one NaN for all. NEON computes so whatever they are.
+FLUSH = 1 << 24 | 1 << 25
 
 
 def emit_entry(
@@ -24,12 +28,15 @@ def emit_entry(
     tuned: Mapping[str, str],
     scalars: Sequence[ll.Value] | None = None,
     left_out: Sequence[str] = (),
+    flushes: bool = False,
 ) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
     word: the integer of pointer width, the type of scalars in the body. tuned: the CPU that the
     kernel is optimised for. scalars: values of the kernel's scalars, where the caller does not give
     them. left_out: names of buffers that the caller does not give; the body gets null for them.
+    flushes: vector instructions take denormal numbers for 0, so the others do it, too, while the
+    kernel runs.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry, tuned)
@@ -53,4 +60,12 @@ def emit_entry(
     else:
         values += scalars
     values.append(b.load(fields[1], typ=POINTER))
-    b.ret(b.call(body, [*values, begin, end]))
+    if not flushes:
+        b.ret(b.call(body, [*values, begin, end]))
+        return
+    before = call_named(b, "llvm.arm.get.fpscr", I32)
+    set_mode = partial(call_named, b, "llvm.arm.set.fpscr", ll.VoidType())
+    set_mode(b.or_(before, I32(FLUSH)))
+    status = b.call(body, [*values, begin, end])
+    set_mode(before)
+    b.ret(status)

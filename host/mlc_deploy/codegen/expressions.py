@@ -30,7 +30,9 @@ from ..ir import (
     dtype_of,
     extern_name,
     is_address,
+    same_expr,
 )
+from ..ir.lanes import guarded
 from ..schedule.tensor_intrin import is_llvm
 from . import integers, operators, products, saturate
 from .addresses import Addresses
@@ -135,7 +137,7 @@ class Expressions(Addresses):
             case Load(buffer, (index,)) if dtype_of(index.dtype).lanes == 1:
                 there, memory = [self.integer(index)], memory_type(buffer.dtype)
                 return self.b.gep(self.pointers[buffer], there, False, "", memory)
-        raise CodegenError("the address of a vector's elements is given away", where=self.name,
+        raise CodegenError("the address of a vector's elements is passed on", where=self.name,
                            mend="a serial loop around the call")  # fmt: skip
 
     def narrowed(self, value: Value, dtype: str) -> Value:
@@ -155,6 +157,11 @@ class Expressions(Addresses):
         if wide and (factors := products.widened_factors(e, self.target)) is not None:
             x, y = map(self.expr, factors)
             return products.emit(self.b, self.target, factors, (x, y))
+        if e.op == "max" and type(e.a) is Select and (number := guarded(e.a)) is not None:
+            if same_expr(e.a.b, e.b):
+                return operators.larger_number(
+                    self.b, self.machine, self.expr(number), self.expr(e.b)
+                )
         a, b = self.expr(e.a), self.expr(e.b)
         if e.op in integers.DIVISIONS:
             return integers.divided(self.b, self.machine, e.op, a, b, self.division(e))

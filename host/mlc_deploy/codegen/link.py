@@ -86,7 +86,7 @@ def _read(given: LinkedObject, own: Object) -> Object:
         raise CodegenError(
             f"{given.name}: {error}",
             where=f"--link {given.name}",
-            mend="what cc -c wrote; of an archive or a shared object, the .o files it is made of",
+            mend="a file that cc -c wrote; of an archive or a shared object, the .o files in it",
         ) from None
     if o.machine != own.machine:
         raise _refused(

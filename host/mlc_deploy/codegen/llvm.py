@@ -76,7 +76,7 @@ class _Emitter(Expressions):
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # functions besides the body, so far
-        self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first turn
+        self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first iteration
         self.rounds = "nearbyint" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
         self.zeros = whole_parameters(kernel.body)
@@ -84,17 +84,19 @@ class _Emitter(Expressions):
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
-        body = self.body_function()
+        body, flushes = self.body_function(), self.machine.flushes
         if self.sharers:
             body.attributes.add("noinline")
             for number, given in enumerate(self.sharers):
                 scalars = [self.scalar(v)(given[v.name]) for v in scalars_of(self.kernel)]
                 name = f"{self.symbol}{number}"
                 left_out = left_out_of(self.kernel, number)
-                emit_entry(body, self.kernel, self.word, name, self.tuned, scalars, left_out)
+                emit_entry(
+                    body, self.kernel, self.word, name, self.tuned, scalars, left_out, flushes
+                )
         else:
             body.attributes.add("alwaysinline")
-            emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)
+            emit_entry(body, self.kernel, self.word, self.symbol, self.tuned, flushes=flushes)
         self.registers.finish(self.module)
 
     def body_function(self) -> ll.Function:
@@ -243,7 +245,7 @@ class _Emitter(Expressions):
         self.b.position_at_end(self.b.append_basic_block("never"))
 
     def loop(self, s: For, begin: Value, end: Value) -> None:
-        """A loop tested before its first turn, unless its extent is known to be positive."""
+        """A loop tested before its first iteration, unless its extent is known to be positive."""
         before = self.b.block
         body = self.b.append_basic_block(f"{s.var.name}.body")
         after = self.b.append_basic_block(f"{s.var.name}.end")
@@ -281,7 +283,7 @@ class _Emitter(Expressions):
         self.b.position_at_end(after)
 
     def runs(self, s: For) -> bool:
-        """Whether the loop is known to have a turn."""
+        """Whether the loop is known to have an iteration."""
         if isinstance(s.extent, Const):
             return bool(s.extent.value > 0)
         least = expr_bounds(s.extent, self.ranges)[0] if self.sharers else None

@@ -51,7 +51,7 @@ def require_features(target: Target, name: str, kernel: str) -> None:
         have = [c for c in CPUS[target.arch] if needed <= cpu_features(target.arch, c)]
         have.sort(key=lambda cpu: not cpu.startswith("cortex"))
         raise CodegenError(
-            f"'{name}' needs {' and '.join(lacking)}, which {target.llvm_cpu} has not",
+            f"'{name}' needs {' and '.join(lacking)}, which {target.llvm_cpu} does not have",
             where=kernel,
             mend=f"-mcpu={have[0]}, or -mattr={','.join('+' + f for f in lacking)} where the CPU "
             "has it",

@@ -3,10 +3,10 @@
 Each takes and returns a float32 value, scalar or vector, as an llvmlite value: range reduction,
 then a polynomial. The polynomials of log, sin and cos are from Cephes (S. Moshier, single
 precision); the others minimize the largest relative error (Lawson's iteration in float64). Errors
-are at most 2 ulp for exp and log, 3 for tanh, sigmoid, erf, sin and cos, and 4 for tan, over the
-whole range; sin, cos and tan have one (TURNS). Results of exp below 2^-125 are 0. Where a machine's
-vectors take denormal numbers for 0, as 32-bit NEON's do, so do these functions. silu is off by at
-most 5e-7 of its argument, gelu by at most 1.3e-6.
+are at most 4 ulp over the whole range, of which sin, cos and tan have one (TURNS):
+`scripts/float_errors.py` measures them. Where a machine's vectors take denormal numbers for 0, as
+32-bit NEON's do, so do these functions. silu is off by at most 5e-7 of its argument, gelu by at
+most 1.4e-6.
 
 HALVES are the functions of float16, for machines that compute with it. sigmoid is off by at most
 2e-3 of the result plus 4e-5, silu by 2e-3 of the result plus 3e-4, gelu by 3e-3 plus 5e-4. erf is
@@ -105,20 +105,31 @@ class Emitter:
 
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-EXP = (
+EXP = (  # of (e^r - 1 - r) / r^2 on [-ln(2) / 2, ln(2) / 2]
     1.3814320554956794e-3,
     8.36885068565607e-3,
     4.1668400168418884e-2,
     1.666651964187622e-1,
     4.999999403953552e-1,
 )
+ROOT = tuple(c / 2 ** (5 - n) for n, c in enumerate(EXP))  # of 2 * (e^(r / 2) - 1 - r / 2) / r^2
+FALLING_ROOT = tuple(c * (-1) ** (n + 1) for n, c in enumerate(ROOT))  # of its negative, by -r
 
 
 def exp(b: ll.IRBuilder, x: Value) -> Value:
-    """2 * 2^(n-1) * e^r, so that the factor is a float for the largest results, too."""
+    """The square of e^(x / 2), whose power of two is a normal number for every x."""
     e = Emitter(b, x)
-    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 89.0), -87.33))
-    half = e.mul(e.add(tail, e.constant(1.0)), _power_of_two(e, shifted, -1))
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 89.0), -104.0), 2, ROOT)
+    root = e.mul(e.add(tail, e.constant(2.0)), _power_of_two(e, shifted, -1))
+    return e.mul(root, root)
+
+
+def expm1(b: ll.IRBuilder, x: Value) -> Value:
+    """e^x - 1, as twice 2^(n-1) * (e^r - 1) + (2^(n-1) - 1/2)."""
+    e = Emitter(b, x)
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 89.0), -80.0))
+    power = _power_of_two(e, shifted, -1)
+    half = e.fused(tail, power, e.sub(power, e.constant(0.5)))
     return e.add(half, half)
 
 
@@ -129,18 +140,20 @@ def _exp_minus_one(e: Emitter, x: Value) -> Value:
     return e.fused(tail, power, e.sub(power, e.constant(1.0)))
 
 
-def _reduced(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """(n + 1.5 * 2^23, e^r - 1) with x = n * ln 2 + r, |r| <= ln(2) / 2. The sum has n in its last
-    bits, rounded half to even without a rounding instruction, which armv7 lacks."""
+def _reduced(
+    e: Emitter, x: Value, parts: int = 1, coefficients: Sequence[float] = EXP
+) -> tuple[Value, Value]:
+    """(n + 1.5 * 2^23, r + r^2 * P(r)) with x = n * parts * ln 2 + r, P the polynomial. The sum has
+    n in its last bits, rounded half to even without a rounding instruction, which armv7 lacks."""
     magic = e.constant(12582912.0)
-    shifted = e.fused(x, e.constant(1.44269504088896341), magic)
+    shifted = e.fused(x, e.constant(1.44269504088896341 / parts), magic)
     n = e.sub(shifted, magic)
-    r = e.fused(n, e.constant(-LN2_HIGH), x)
-    r = e.fused(n, e.constant(-LN2_LOW), r)
+    r = e.fused(n, e.constant(-LN2_HIGH * parts), x)
+    r = e.fused(n, e.constant(-LN2_LOW * parts), r)
     square = e.mul(r, r)
     # Estrin's scheme copies fewer constants than Horner's, as targets of additions.
-    low, middle = e.polynomial(r, EXP[3:]), e.polynomial(r, EXP[1:3])
-    high = e.fused(square, e.constant(EXP[0]), middle)
+    low, middle = e.polynomial(r, coefficients[3:]), e.polynomial(r, coefficients[1:3])
+    high = e.fused(square, e.constant(coefficients[0]), middle)
     return shifted, e.fused(e.fused(high, square, low), square, r)
 
 
@@ -168,9 +181,28 @@ def log(b: ll.IRBuilder, x: Value) -> Value:
     e = Emitter(b, x)
     tiny = b.fcmp_ordered("<", x, e.constant(1.17549435e-38))
     normal = e.select(tiny, e.mul(x, e.constant(8388608.0)), x)
-    bits = e.bits(normal)
-    exponent = b.sub(b.lshr(bits, e.integer(23)), e.integer(126))
-    exponent = b.sub(exponent, e.select(tiny, e.integer(23), e.integer(0)))
+    below = e.select(tiny, e.integer(126 + 23), e.integer(126))
+    f, n, y = _log(e, e.bits(normal), below)
+    return _log_or_special(e, x, e.fused(n, e.constant(LN2_HIGH), e.add(f, y)))
+
+
+def log1p(b: ll.IRBuilder, x: Value) -> Value:
+    """ln(1 + x) = ln u + (x - (u - 1)) / u, u = 1 + x rounded. Below 4 the division changes at most
+    the last bit, beyond so does the difference."""
+    e = Emitter(b, x)
+    one = e.constant(1.0)
+    u = e.add(x, one)
+    f, n, y = _log(e, e.bits(u), e.integer(126))
+    near = b.fcmp_ordered("<", u, e.constant(4.0))
+    y = e.add(y, e.select(near, e.sub(x, e.sub(u, one)), e.constant(0.0)))
+    return _log_or_special(e, u, e.fused(n, e.constant(LN2_HIGH), e.add(f, y)))
+
+
+def _log(e: Emitter, bits: Value, below: Value) -> tuple[Value, Value, Value]:
+    """(f, n, y) with ln x = n * LN2_HIGH + (f + y), y small: of a positive number by its bits;
+    `below` is the exponent of 1/2."""
+    b = e.b
+    exponent = b.sub(b.lshr(bits, e.integer(23)), below)
     mantissa = e.from_bits(b.or_(b.and_(bits, e.integer(0x007FFFFF)), e.integer(0x3F000000)))
     small = b.fcmp_ordered("<", mantissa, e.constant(0.70710678118654752440))
     n = b.sitofp(b.sub(exponent, e.select(small, e.integer(1), e.integer(0))), e.type)
@@ -178,13 +210,15 @@ def log(b: ll.IRBuilder, x: Value) -> Value:
     square = e.mul(f, f)
     y = e.mul(e.mul(e.polynomial(f, LOG), f), square)
     y = e.fused(n, e.constant(LN2_LOW), y)
-    y = e.sub(y, e.mul(square, e.constant(0.5)))
-    y = e.fused(n, e.constant(LN2_HIGH), e.add(f, y))
+    return f, n, e.sub(y, e.mul(square, e.constant(0.5)))
+
+
+def _log_or_special(e: Emitter, x: Value, y: Value) -> Value:
+    """y = ln x, or what it is of numbers that are not positive and finite."""
     infinity = e.constant(float("inf"))
-    y = e.select(b.fcmp_ordered("==", x, infinity), infinity, y)
-    y = e.select(b.fcmp_ordered("==", x, e.constant(0.0)), e.constant(float("-inf")), y)
-    y = e.select(b.fcmp_ordered("<", x, e.constant(0.0)), e.constant(float("nan")), y)
-    return e.keep_nan(x, y)
+    y = e.select(e.b.fcmp_ordered("==", x, infinity), infinity, y)
+    y = e.select(e.b.fcmp_ordered("==", x, e.constant(0.0)), e.constant(float("-inf")), y)
+    return e.select(e.b.fcmp_unordered("<", x, e.constant(0.0)), e.constant(float("nan")), y)
 
 
 def tanh(b: ll.IRBuilder, x: Value) -> Value:
@@ -195,10 +229,18 @@ def tanh(b: ll.IRBuilder, x: Value) -> Value:
     return e.with_sign_of(b.fdiv(t, e.add(t, e.constant(2.0))), x)
 
 
+# A part of the sum below: with it, neither the sum nor a product overflows, down to x = -104. NEON
+# moves it into a register by one instruction.
+PART = 2.0**-31
+
+
 def sigmoid(b: ll.IRBuilder, x: Value) -> Value:
-    """1 / (1 + e^-x), where e^-x may be infinite."""
+    """1 / (1 + e^-x), both sides times PART."""
     e = Emitter(b, x)
-    return b.fdiv(e.constant(1.0), e.add(exp(b, e.negative(x)), e.constant(1.0)))
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 104.0), -104.0), -2, FALLING_ROOT)
+    root = e.mul(e.sub(e.constant(2.0), tail), _power_of_two(e, shifted, -1))
+    part = e.constant(PART)
+    return b.fdiv(part, e.fused(e.mul(root, part), root, part))
 
 
 # 2^-x on [-1/2, 1/2].
@@ -284,17 +326,16 @@ def erf(b: ll.IRBuilder, x: Value) -> Value:
 
 # Of (Phi(x) - 1/2) / x by x^2 on [0, GELU_BOUND], where Phi is the normal distribution: (numerator,
 # denominator) with the smallest largest error. The denominator's first coefficient is 1, and left
-# out.
-GELU_BOUND = 4.6
+# out. At GELU_BOUND, Phi - 1/2 is computed as exactly 1/2, with and without fused products.
+GELU_BOUND = 4.714182
 GELU = (
-    (0.028531808163803355, 3.2861415109503627, 23.465268486259866, 342.99847417716614),
-    (20.40473575132486, 202.12052417678063, 859.7730425738932),
+    (0.028347001920842718, 3.3069474842876025, 23.91106487557546, 346.83460086209453),
+    (20.68382570428843, 204.82285836145425, 869.3945570060712),
 )
 
 
 def gelu(b: ll.IRBuilder, x: Value) -> Value:
-    """x * Phi(x). Below -GELU_BOUND it is the value there; above GELU_BOUND, Phi is the value
-    there."""
+    """x * Phi(x). Below -GELU_BOUND it is -0; above GELU_BOUND it is x."""
     e = Emitter(b, x)
     bounded = e.at_least(x, -GELU_BOUND)
     near = e.at_most(bounded, GELU_BOUND)
@@ -427,7 +468,9 @@ ROUNDINGS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
 
 FUNCTIONS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "exp": exp,
+    "expm1": expm1,
     "log": log,
+    "log1p": log1p,
     "tanh": tanh,
     "sigmoid": sigmoid,
     "silu": silu,

@@ -36,7 +36,9 @@ STEPS = (*ROUNDING, "nearbyint", "fmod")  # functions that have steps
 # Functions of the C library: name -> whether the runtime has it for float64 too.
 LIBM = {
     "exp": True,
+    "expm1": True,
     "log": True,
+    "log1p": True,
     "sin": True,
     "cos": True,
     "tan": True,
@@ -51,13 +53,15 @@ LIBM = {
 class Machine:
     """arch: the target's. fused: multiply-add in one instruction, by lane too. halves: arithmetic
     on float16. rounds: instructions that round floats to integers. by_four: an instruction converts
-    four numbers between float16 and float32, and LLVM does not select it by itself."""
+    four numbers between float16 and float32, and LLVM does not select it by itself. flushes:
+    vectors take denormal numbers for 0."""
 
     arch: str
     fused: bool
     halves: bool
     rounds: bool
     by_four: bool
+    flushes: bool
 
 
 def machine_of(target: Target) -> Machine:
@@ -69,6 +73,7 @@ def machine_of(target: Target) -> Machine:
         halves=target.float16 == "arithmetic",
         rounds=not narrow or target.has("fp-armv8"),
         by_four=narrow and target.has("fp16") and target.has("neon"),
+        flushes=narrow and target.has("neon"),
     )
 
 
@@ -110,6 +115,13 @@ def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
     """The smaller or larger; a NaN on either side gives NaN: y where both comparisons fail."""
     better = b.fcmp_ordered("<" if op == "min" else ">", x, y)
     return b.select(b.or_(better, b.fcmp_unordered("uno", x, x)), x, y)
+
+
+def larger_number(b: ll.IRBuilder, machine: Machine, x: Value, y: Value) -> Value:
+    """The larger; y where x is NaN."""
+    if machine.arch == "aarch64":
+        return intrinsic(b, "llvm.maxnum", [x, y])
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtype: str) -> Value:
@@ -185,16 +197,15 @@ def call(
             if machine.fused:
                 return intrinsic(b, "llvm.fma", args)
             return b.fadd(b.fmul(args[0], args[1]), args[2])
+        case "pow" if kind.bits == 64:
+            return _double_power(b, machine, args[0], args[1], dtype, where)
         case "sigmoid" | "silu":
-            one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
+            one = _same(args[0].type, 1.0)
             power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
             return b.fdiv(args[0] if name == "silu" else one, b.fadd(one, power))
         case "gelu":
             (x,) = args
-            half, root, one = (
-                ll.Constant(x.type, [c] * kind.lanes if kind.lanes > 1 else c)
-                for c in (0.5, 0.5**0.5, 1.0)
-            )
+            half, root, one = (_same(x.type, c) for c in (0.5, 0.5**0.5, 1.0))
             rest = b.fadd(call(b, machine, "erf", [b.fmul(x, root)], dtype, where), one)
             return b.fmul(b.fmul(x, half), rest)
     if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
@@ -205,22 +216,22 @@ def call(
 
 
 def _bounded(b: ll.IRBuilder, name: str, x: Value, lanes: int) -> Value:
-    """Vector code where all lanes are within its bound; the C library where one is not, or is no
-    number."""
+    """Vector code; lanes beyond its bound, or that are NaN, are the C library\'s."""
     size = intrinsic(b, UNARY["abs"], [x])
     bound = math.BOUNDS[name]
     limit = ll.Constant(x.type, [bound] * lanes if lanes > 1 else bound)
-    beyond = b.fcmp_unordered(">", size, limit)
+    beyond = any_beyond = b.fcmp_unordered(">", size, limit)
     if lanes > 1:
         bits = f"llvm.vector.reduce.or.v{lanes}i1"
-        beyond = call_named(b, bits, ll.IntType(1), beyond)
-    with b.if_else(beyond, likely=False) as (far, near):
+        any_beyond = call_named(b, bits, ll.IntType(1), beyond)
+    with b.if_else(any_beyond, likely=False) as (far, near):
         with far:
-            by_lane, called = _per_lane(b, name, [x], lanes), b.block
+            mixed = b.select(beyond, _per_lane(b, name, [x], lanes), math.FUNCTIONS[name](b, x))
+            called = b.block
         with near:
             result, computed = math.FUNCTIONS[name](b, x), b.block
     either = b.phi(x.type)
-    either.add_incoming(by_lane, called)
+    either.add_incoming(mixed, called)
     either.add_incoming(result, computed)
     return either
 
@@ -229,6 +240,42 @@ def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
     """An overloaded intrinsic of LLVM whose result and arguments have one type."""
     full = f"{name}.{type_suffix(args[0].type)}"
     return call_named(b, full, args[0].type, *args)
+
+
+def _double_power(
+    b: ll.IRBuilder, machine: Machine, x: Value, y: Value, dtype: str, where: str
+) -> Value:
+    """x^y of float64 as e^(y ln |x|): pow itself would add 8 KB to the runtime. The relative error
+    is at most 2^-52 times 1 + |y ln x|. Specials are those of IEEE 754."""
+    zero, half, one = (_same(x.type, c) for c in (0.0, 0.5, 1.0))
+
+    def function(name: str, *args: Value) -> Value:
+        return call(b, machine, name, list(args), dtype, where)
+
+    def is_whole(v: Value) -> Value:
+        return b.fcmp_ordered("==", function("trunc", v), v)
+
+    size = function("abs", x)
+    power = function("exp", b.fmul(y, function("log", size)))
+    power = b.select(b.fcmp_ordered("==", size, one), _or_nan(b, one, y), power)
+    odd = b.and_(is_whole(y), b.not_(is_whole(b.fmul(y, half))))
+    negative = b.fcmp_ordered("<", b.fdiv(one, x), zero)  # also -0
+    negative = b.or_(negative, b.fcmp_ordered("<", x, zero))
+    power = b.select(b.and_(negative, odd), b.fneg(power), power)
+    rooted = b.and_(b.fcmp_ordered("<", x, zero), b.not_(is_whole(y)))
+    finite = b.fcmp_ordered("!=", x, _same(x.type, float("-inf")))
+    power = b.select(b.and_(rooted, finite), _same(x.type, float("nan")), power)
+    certain = b.or_(b.fcmp_ordered("==", x, one), b.fcmp_ordered("==", y, zero))
+    return b.select(certain, one, power)
+
+
+def _or_nan(b: ll.IRBuilder, value: Value, y: Value) -> Value:
+    """The value; NaN where y is."""
+    return b.select(b.fcmp_unordered("uno", y, y), y, value)
+
+
+def _same(kind: ll.Type, number: float) -> ll.Constant:
+    return ll.Constant(kind, [number] * kind.count if isinstance(kind, ll.VectorType) else number)
 
 
 def _single(kind: DType) -> str:

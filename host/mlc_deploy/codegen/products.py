@@ -44,7 +44,7 @@ def _one_in_half(a: Expr, b: Expr) -> bool:
 
 
 def _half(e: Expr) -> int | None:
-    """Which half of a register a vector is; None where it is no half."""
+    """Which half of a register a vector is; None where it is not a half."""
     match e:
         case Shuffle((Load(),), lanes) if len(lanes) * dtype_of(e.dtype).bits == 64:
             which = lanes[0] // len(lanes)

@@ -7,11 +7,14 @@ per four lanes, and SSE2 has no instruction that rounds floats. But all machines
 saturation:
 
     AArch64   fcvtns, sqxtn (of what is within int16: uzp1), sqadd, sqxtn or sqxtun
-    armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
-              is 2^22 or more by size, the bits are no longer x, but in order still, and far enough
-              away to be saturated.
+    armv7     1.5 * 2^23 - x as bits, taken from those of 1.5 * 2^23 + zero (vqsub), vqmovn twice.
+              Where x is 2^22 or more by size, the bits are no longer x, but in order still, and far
+              enough away to be saturated.
     x86-64    cvtps2dq, packssdw, paddsw, packsswb or packuswb; one register of AVX-512: cvtps2dq,
               paddd, vpmovsdb
+
+With `number_or` around round(x) + zero, NaN is the least integer: it is so on armv7 and x86-64;
+AArch64 then does as armv7.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..ir import Binary, Call, Cast, Const, Expr, Node, Var, dtype_of, value_range, walk
-from ..ir.lanes import uniform, without_whole
+from ..ir.lanes import guarded, uniform, without_whole
 from ..ir.outlines import MOST_WHOLE
 from .calls import call_named, picked
 from .types import undefined
@@ -39,11 +42,13 @@ MAGIC = 0x4B400000  # the bits of 1.5 * 2^23, whose neighbours are 1 apart
 
 @dataclass(frozen=True, slots=True)
 class Saturated:
-    """x rounded half to even, plus zero, an int32, saturated to dtype."""
+    """x rounded half to even, plus zero, an int32, saturated to dtype. least: NaN is the least
+    integer, else it is undefined."""
 
     x: Expr
     zero: Expr
     dtype: str
+    least: bool
 
     @property
     def known_zero(self) -> int | None:
@@ -62,10 +67,12 @@ def saturated(e: Cast, target: Target, zeros: Container[Var]) -> Saturated | Non
         case Binary("min", Binary("max", rounded, least), most) if (
             uniform(least) == low and uniform(most) == high
         ):
-            rounded, zero = without_whole(rounded, MOST_WHOLE, zeros)
-            match rounded:
+            number = guarded(rounded)
+            sum_ = rounded if number is None else number
+            whole, zero = without_whole(sum_, MOST_WHOLE, zeros)
+            match whole:
                 case Call("nearbyint", (x,)) if dtype_of(x.dtype).scalar == "float32":
-                    return Saturated(x, zero, e.dtype)
+                    return Saturated(x, zero, e.dtype, number is not None)
     return None
 
 
@@ -94,10 +101,12 @@ def _packed(
     if not short:
         high = I32(int(value_range(dtype_of(s.dtype).scalar)[1]))
         most = _every(b, x.type, b.sitofp(b.sub(high, zero), x.type.element))
-        x = b.select(b.fcmp_ordered("<", x, most), x, most)
+        x = b.select(b.fcmp_ordered(">", x, most), most, x)  # minps: NaN stays
     wide = target.has("avx512bw")
     rises = s.known_zero is not None and s.known_zero >= 0
-    if wide and lanes == 16 and (short or rises):  # the smallest int32 must not get smaller
+    if (
+        wide and lanes == 16 and ((short and not s.least) or rises)
+    ):  # the smallest int32 must not get smaller
         return _narrowed_at_once(b, s, x, zero)
     if wide and lanes in (32, 64):
         return _packed_wide(b, s, x, zero, 512)
@@ -185,21 +194,24 @@ def _narrowed(
 ) -> Value:
     lanes = dtype_of(s.dtype).lanes
     signed = dtype_of(s.dtype).kind == "int"
+    is_arm = arch == "arm"
+    by_bits = is_arm or s.least
+    short = short and not by_bits
     bytes_: list[Value] = []
     for first in range(0, lanes, 8):
         halves = []
         for start in range(first, min(first + 8, lanes), 4):
             four = picked(b, [x], range(start, start + 4))
-            is_arm = arch == "arm"
-            halves.append(_whole_arm(b, four, zero) if is_arm else _whole_aarch64(b, four, short))
+            moved = _by_bits(b, four, zero, is_arm) if by_bits else _whole_aarch64(b, four, short)
+            halves.append(moved)
         eight = picked(b, [halves[0], halves[-1]], range(8))
-        if short and arch == "aarch64":
+        if short:
             eight = b.trunc(eight, SHORTS)
-        if arch == "arm":
-            name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
-        else:
-            name = f"llvm.aarch64.neon.sqxt{'' if signed else 'u'}n.v8i8"
+        if not by_bits:
             eight = _plus_zero(b, s, eight, zero)
+        unsigned = "" if signed else "u"
+        names = f"llvm.aarch64.neon.sqxt{unsigned}n.v8i8", f"llvm.arm.neon.vqmovns{unsigned}.v8i8"
+        name = names[is_arm]
         bytes_.append(call_named(b, name, ll.VectorType(ll.IntType(8), 8), eight))
     return _joined(b, bytes_, lanes)
 
@@ -212,12 +224,13 @@ def _whole_aarch64(b: ll.IRBuilder, x: Value, short: bool) -> Value:
     return call_named(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 
 
-def _whole_arm(b: ll.IRBuilder, x: Value, zero: Value) -> Value:
-    """Four floats as int16, the zero point added."""
-    bits = b.bitcast(b.fadd(x, ll.Constant(SINGLES, [12582912.0] * 4)), WORDS)
-    base = _every(b, WORDS, b.sub(I32(MAGIC), zero))
-    words = call_named(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
-    return call_named(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+def _by_bits(b: ll.IRBuilder, x: Value, zero: Value, is_arm: bool) -> Value:
+    """Four floats as int16, the zero point added. The bits of NaN are large: it is the least."""
+    bits = b.bitcast(b.fsub(ll.Constant(SINGLES, [12582912.0] * 4), x), WORDS)
+    base = _every(b, WORDS, b.add(I32(MAGIC), zero))
+    words = call_named(b, "llvm.ssub.sat.v4i32", WORDS, base, bits)
+    name = "llvm.arm.neon.vqmovns.v4i16" if is_arm else "llvm.aarch64.neon.sqxtn.v4i16"
+    return call_named(b, name, ll.VectorType(ll.IntType(16), 4), words)
 
 
 def _joined(b: ll.IRBuilder, vectors: Sequence[Value], lanes: int) -> Value:

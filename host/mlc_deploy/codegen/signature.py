@@ -32,7 +32,7 @@ def elements(kernel: Kernel, buffer: Buffer) -> int:
         raise CodegenError(
             f"scratch buffer '{buffer.name}' has {size} elements, which is not a constant",
             where=kernel.name,
-            mend="compute it inside a loop whose turns need a constant part of it",
+            mend="compute it inside a loop whose iterations need a constant part of it",
         )
     return size
 

@@ -197,9 +197,9 @@ def load_decoder(
 
     model: an .onnx or .pt2 file, a folder with one, an .mlc file, a program of torch.export, or a
     module of PyTorch, such as a language model of transformers. length: tokens that the cache has
-    room for; by default 512, or the model's own length if that is less. window: tokens that the
-    model looks back at; by default its configuration's. cache: the dtype of keys and values, by
-    default the model's own; "float16" takes half the memory, "int8" a quarter, with a scale for
+    room for; by default 512, or the model's own length if that is less. window: tokens of
+    sliding-window attention; by default its configuration's. cache: the dtype of keys and values,
+    by default the model's own; "float16" takes half the memory, "int8" a quarter, with a scale for
     each row; both round. loop: "board" also compiles the loop that chooses tokens there. Decoders
     of PyTorch take no window, cache or loop. options: those of `compile`. Raises DecodeError and
     what `compile` and `load_model` raise."""
@@ -289,14 +289,13 @@ def generate(
     prompt is tokens.
 
     model: a Decoder, or what load_decoder takes, with its options in `loading`. tokens: the most to
-    write. temperature: 0 takes the likeliest token; otherwise `seed` draws one of the `top_k`
-    likeliest and, of these, of the fewest that together are as likely as `top_p`. stop: texts that
-    end the reply. chat: False ignores the tokenizer's chat template. system: the first message of a
-    chat. loop: "host" sends every token back before the next one is computed; "board" runs the
-    whole loop there, and its tokens come together; by default the loop that the model was compiled
-    with, and "host" for one that is compiled here. The board's tensors are freed with the session.
-    Raises DecodeError, RpcError, and what load_decoder raises.
-    """
+    write. temperature: 0 takes the most likely token; otherwise `seed` samples one of the `top_k`
+    most likely ones and, of these, of the fewest that together are as likely as `top_p`. stop:
+    texts that end the reply. chat: False ignores the tokenizer's chat template. system: the first
+    message of a chat. loop: "host" sends every token back before the next one is computed; "board"
+    runs the whole loop there, and its tokens come together; by default the loop that the model was
+    compiled with, and "host" for one that is compiled here. The board's tensors are freed with the
+    session. Raises DecodeError, RpcError, and what load_decoder raises."""
     if not isinstance(model, Decoder):
         target = target or target_of(board.device)
         model = load_decoder(model, target, loop=loop or HOST, **loading)

@@ -25,7 +25,7 @@ HIGHEST = 8000.0  # Hz, the end of the last channel
 
 @dataclass(frozen=True, slots=True)
 class Ear(ABC):
-    """The sound that a model hears at once, of `rate` samples per second."""
+    """The audio of one chunk that a model reads, of `rate` samples per second."""
 
     rate: int = 16000
 
@@ -34,7 +34,7 @@ class Ear(ABC):
     @property
     @abstractmethod
     def samples(self) -> int:
-        """The most samples that are heard at once."""
+        """The most samples of a chunk."""
 
     @property
     @abstractmethod
@@ -51,7 +51,7 @@ class Ear(ABC):
         """The model's input, float32, for float[n] with least <= n <= samples."""
 
     def parts(self, sound: Array) -> Iterator[Array]:
-        """The sound, float[n], cut into parts that are heard at once."""
+        """The audio, float[n], cut into chunks."""
         for begin in range(0, max(len(sound), 1), self.samples):
             part = sound[begin : begin + self.samples]
             yield np.pad(part, (0, max(0, self.least - len(part))))

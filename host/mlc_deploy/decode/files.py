@@ -25,9 +25,9 @@ ENDS = "eos_token_id"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """length: tokens that the model can read; 0: unknown. window: how many tokens a token looks
-    back at, if all layers agree. ends: tokens that end a text. template: the chat template. texts:
-    the special tokens that it may write, by their roles."""
+    """length: tokens that the model can read; 0: unknown. window: tokens of sliding-window
+    attention, if all layers have the same. ends: tokens that end a text. template: the chat
+    template. texts: the special tokens that it may write, by their roles."""
 
     tokenizer: Path | None = None
     length: int = 0
@@ -158,9 +158,9 @@ def json_of(folders: Sequence[Path], name: str) -> Config:
                 found = parsed(read_file(file, CONFIG_BYTES.most))
             except (OSError, NoJson) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
-                raise DecodeError(f"this is no JSON: {why}", where=str(file)) from None
+                raise DecodeError(f"this is not JSON: {why}", where=str(file)) from None
             if not isinstance(found.value, dict):
-                raise DecodeError("this is no JSON object", where=str(file))
+                raise DecodeError("this is not a JSON object", where=str(file))
             return Config(found, str(file))
     return Config(Field({}), "")
 
@@ -196,7 +196,7 @@ def _template(folders: Sequence[Path], chat: Config) -> str | None:
             try:
                 return read_file(file, TEMPLATE_BYTES.most).decode()
             except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                why = error.strerror if isinstance(error, OSError) else "it is not text"
                 what = f"the chat template cannot be read: {why}"
                 raise DecodeError(what, where=str(file), mend="--no-chat") from None
     found: object = chat.field["chat_template"].value

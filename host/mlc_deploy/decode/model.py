@@ -50,7 +50,7 @@ def read_decoder(
     ImporterError."""
     if cache not in ("", *CACHES):
         near = get_close_matches(cache, CACHES, 1, 0.4) or CACHES
-        raise DecodeError(f"no cache is stored in '{cache}'", mend=" or ".join(near))
+        raise DecodeError(f"a cache cannot be stored as '{cache}'", mend=" or ".join(near))
     file = Path(path)
     proto = read_model(file)
     step = min(step, length)
@@ -76,7 +76,7 @@ def _read(
     lacking = [] if IDS in inputs else [IDS]
     lacking += [] if past else ["past_key_values.0.key (and present.0.key among its outputs)"]
     if lacking or LOGITS not in outputs:
-        what = "this model is no decoder of text"
+        what = "this model is not a text decoder"
         what += f": it has no input {' and none '.join(lacking)}" if lacking else ""
         what += "" if LOGITS in outputs else f"; it has no output {LOGITS}"
         near = get_close_matches("decoder", list(inputs), 3, 0.4) or list(inputs)[:5]
@@ -105,7 +105,7 @@ def _read(
         raise DecodeError(
             "the decoder's caches have a fixed number of rows",
             where=where,
-            mend="a model exported with an open length of its past",
+            mend="a model exported with a dynamic length of its past",
         )
     if (places := dimension_of(inputs, POSITIONS, 1)) not in ("", steps):
         dims[places] = symbol(steps)

@@ -69,12 +69,12 @@ def decoder_of_program(
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
     """As read_program_decoder, for a program that may have other inputs. others: their names, with
-    the bounds of their open dimensions."""
+    the bounds of their dynamic dimensions."""
     shapes = shapes_of(read)
     unknown = [name for name in shapes if name not in (IDS, PLACES, *others)]
     if unknown or len(shapes.get(IDS, ())) != 2 or len(shapes.get(PLACES, ())) != 1:
         raise DecodeError(
-            f"this program is no decoder of text: its inputs are {', '.join(shapes) or 'none'}",
+            f"this program is not a text decoder: its inputs are {', '.join(shapes) or 'none'}",
             where=where,
             mend=f"a module of {IDS} [1, tokens] and {PLACES} [tokens] whose cache is in buffers,"
             " such as transformers' TorchExportableModuleWithStaticCache",

@@ -1,4 +1,4 @@
-"""Chooses the next token: the likeliest, or a drawn one."""
+"""Chooses the next token: the most likely, or a sampled one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature 0: the likeliest token. Otherwise the seed draws one of the `top_k` likeliest
-    (0: of all) and, of these, of the fewest that together are as likely as `top_p`."""
+    """temperature 0: the most likely token. Otherwise the seed samples one of the `top_k` most
+    likely (0: of all) and, of these, of the fewest that together are as likely as `top_p`."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -28,7 +28,7 @@ class Sampling:
         likely = self.temperature >= 0 and self.top_k >= 0 and self.seed >= 0
         if not (likely and 0 < self.top_p <= 1):
             raise DecodeError(
-                "no token can be drawn so",
+                "invalid sampling options",
                 where=f"temperature={self.temperature:g}, top_k={self.top_k}, "
                 f"top_p={self.top_p:g}, seed={self.seed}",
                 mend="top_p above 0 and up to 1; the others 0 or more",
@@ -39,7 +39,7 @@ class Sampling:
         return self.temperature > 0
 
     def likelihoods(self, logits: Array) -> Array:
-        """The likelihood of each token to be drawn."""
+        """The probability of each token."""
         scores = logits.astype(np.float64) / self.temperature
         if 0 < self.top_k < scores.size:
             scores[scores < np.partition(scores, -self.top_k)[-self.top_k]] = -np.inf

@@ -76,8 +76,8 @@ def load_transcriber(
     model: a folder that optimum or transformers wrote, an .mlc file, or transformers'
     WhisperForConditionalGeneration or MoonshineForConditionalGeneration. length: the most tokens of
     a part of sound, by default as many as the model can write. seconds: the longest part of sound,
-    for a model that leaves it open; by default, a part as long as the longest text. options: those
-    of `compile`. Raises DecodeError and what `compile` and `load_model` raise."""
+    for a model in which it is dynamic; by default, a part as long as the longest text. options:
+    those of `compile`. Raises DecodeError and what `compile` and `load_model` raise."""
     near = None if tokenizer is None else Path(tokenizer)
     if not isinstance(model, (str, Path)):
         found = beside(near, near) if near is not None else Beside()
@@ -101,7 +101,7 @@ def load_transcriber(
 
 
 def _as_saved(speech: Speech, saved: SavedModel) -> Speech:
-    """`speech` with parts as long as a saved model's input, if its type leaves that open."""
+    """`speech` with parts as long as a saved model's input, if its type has a dynamic one."""
     model, ear = saved.metadata.model, speech.ear
     if not isinstance(ear, Waves) or model is None or ear.input not in model.arguments:
         return speech
@@ -207,15 +207,14 @@ def transcribe(
     target: Target | str | None = None,
     **loading: Any,
 ) -> Transcript:
-    """Transcribes a sound on a board, by the likeliest tokens. Iterates over pieces of text, or
+    """Transcribes a sound on a board, by the most likely tokens. Iterates over pieces of text, or
     over tokens if there is no tokenizer beside the model.
 
     model: a Transcriber, or what load_transcriber takes, with its options in `loading`. audio: a
-    .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Longer sound than a
-    model hears at once (about 30 s) is cut into parts, each transcribed alone. language: such as
-    "en", for a model of several (default: the likeliest). task: "translate" writes English. tokens:
-    the most per part. Raises DecodeError, RpcError, and what load_transcriber raises.
-    """
+    .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Audio longer
+    than a chunk (about 30 s) is cut into chunks, each transcribed alone. language: such as
+    "en", for a model of several (default: the most likely). task: "translate" writes English.
+    tokens: the most per part. Raises DecodeError, RpcError, and what load_transcriber raises."""
     if not isinstance(model, Transcriber):
         model = load_transcriber(model, target or target_of(board.device), **loading)
     speech = model.speech

@@ -36,7 +36,7 @@ TOKENS_PER_SECOND = 6.5
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """ear: the sound that the model hears at once. length: the most tokens of a text. begin, ends:
+    """ear: the audio of a chunk. length: the most tokens of a text. begin, ends:
     the tokens that begin and end it. languages and tasks: their tokens; empty for a model of one.
     plain: the token for a text without times. silent: tokens that are never written; late: tokens
     that are never the first."""
@@ -53,7 +53,7 @@ class Speech:
 
     def start(self, language: str | None, task: str) -> tuple[list[int], bool]:
         """The tokens that begin a text, and whether the language's token must be detected and put
-        behind the first. Raises DecodeError for an unknown language or task."""
+        after the first. Raises DecodeError for an unknown language or task."""
         found = [self.begin]
         if language is not None:
             token = self.languages.get(f"<|{language}|>")
@@ -75,7 +75,7 @@ class Speech:
         return found, bool(self.languages) and language is None
 
     def likeliest(self, logits: NDArray[Any]) -> tuple[str, int]:
-        """The likeliest language and its token, by the logits behind the first token."""
+        """The most likely language and its token, by the logits after the first token."""
         name = max(self.languages, key=lambda name: float(logits[self.languages[name]]))
         return name.strip("<|>"), self.languages[name]
 
@@ -94,7 +94,7 @@ class Speech:
 class Kind:
     """A type of models. needed: the numbers that a configuration must have, and their limits; the
     last one is the most tokens of a text. ear: makes the Ear from the model's configuration, the
-    preprocessor's, and the seconds that the user wants to be heard at once, if any."""
+    preprocessor's, and the chunk length in seconds that the user asks for, if any."""
 
     needed: Mapping[str, Limit]
     ear: Callable[[Config, Config, float | None], Ear]
@@ -112,22 +112,22 @@ def _whisper(config: Config, ear: Config, seconds: float | None) -> Ear:
     )
     if seconds is not None and seconds * made.rate != made.samples:
         raise DecodeError(
-            f"the model hears {made.samples / made.rate:g} s at once, not {seconds:g}",
-            mend=f"no seconds, or {made.samples / made.rate:g}",
+            f"the model's chunk length is {made.samples / made.rate:g} s, not {seconds:g}",
+            mend=f"without a chunk length, or {made.samples / made.rate:g}",
         )
     return made
 
 
 def _moonshine(config: Config, ear: Config, seconds: float | None) -> Ear:
     rate = _positive(ear, "sampling_rate", SOUND_RATE, Waves().rate)
-    least = 2  # rows of the encoder's result: torch.export does not take 1 for an open size
+    least = 2  # rows of the encoder's result: torch.export does not take 1 for a dynamic size
     for kernel, stride in reversed(MOONSHINE):
         least = (least - 1) * stride + kernel
     positions = _positive(config, "max_position_embeddings", SOUND_FRAMES, 1)
     asked = positions / TOKENS_PER_SECOND if seconds is None else seconds
     if asked * rate < least:
         raise DecodeError(
-            f"{asked:g} s of sound are too short for the model",
+            f"{asked:g} s of audio are too short for the model",
             mend=f"{math.ceil(least / rate * 100) / 100:g} s or more",
         )
     return Waves(rate=rate, least=least, samples=int(asked * rate))
@@ -173,7 +173,7 @@ def _speech(
     kind = KINDS.get(of_type)
     if kind is None:
         raise DecodeError(
-            f"models of type '{of_type}' are not known to write what is said",
+            f"models of type '{of_type}' cannot be used for speech to text",
             where=where,
             mend=f"a model of type {' or '.join(KINDS)}",
         )
@@ -184,8 +184,8 @@ def _speech(
     lacking += ["decoder_start_token_id"] if begin is None else []
     if lacking or begin is None:
         raise DecodeError(
-            f"this is no speech model of {of_type.capitalize()}'s structure: its configuration "
-            f"says no {', '.join(lacking)}",
+            f"this is not a {of_type.capitalize()} model: its configuration "
+            f"lacks {', '.join(lacking)}",
             where=where,
             mend="the folder with config.json that optimum-cli or transformers wrote",
         )

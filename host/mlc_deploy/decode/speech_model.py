@@ -33,7 +33,7 @@ from .model import BRANCH, IDS, LOGITS, STEP, dimension_of, inputs_of, past_of
 
 HIDDEN, STATES = "encoder_hidden_states", "last_hidden_state"
 PLACES = "cache_position"
-SAMPLES = "samples"  # the name of sound's open length
+SAMPLES = "samples"  # the name of the audio's dynamic length
 OF_ENCODER = ".encoder."  # in the names of caches of the encoder's output
 FIRST = ("decoder_model.onnx", "decoder_model_merged.onnx")  # makes these caches
 LATER = ("decoder_with_past_model.onnx", "decoder_model_merged.onnx")  # reads them
@@ -86,7 +86,7 @@ def _refuse_other(file: Path, inputs: Sequence[str], output: str) -> ModelProto:
     lacking += [] if output in made else [f"no output {output}"]
     if lacking:
         raise DecodeError(
-            f"this is no part of a speech model: it has {' and '.join(lacking)}",
+            f"this is not part of a speech model: it has {' and '.join(lacking)}",
             where=str(file),
             mend=EXPORT,
         )
@@ -126,7 +126,7 @@ def _sizes(
     inputs: Sequence[ValueInfoProto], given: Mapping[str, Sequence[Dim]], most: int
 ) -> tuple[dict[str, Sequence[int]], dict[str, Dim | str]]:
     """Shapes of inputs, and named dimensions, for from_onnx, by the shapes `given`. A symbol in
-    these is open, up to `most`. Other open dimensions have no effect, and become 1."""
+    these is dynamic, up to `most`. Other dynamic dimensions have no effect, and become 1."""
     shapes: dict[str, Sequence[int]] = {}
     dims: dict[str, Dim | str] = {}
     known: dict[Dim, str] = {}  # symbol of `given` -> its name in the file

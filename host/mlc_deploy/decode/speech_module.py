@@ -4,7 +4,7 @@ decoder's keys and values, and a decoder with its cache in buffers.
     encoder(sound) -> heard: the keys and values of each layer, [1, H, S, D]
     decoder(input_ids[1, n], cache_position[n], heard) -> logits[1, n, tokens]
 
-S is open if the length of the sound is.
+S is dynamic if the length of the audio is.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_speech_module(
     where = type(model).__name__
     if not hasattr(getattr(model, "model", None), "encoder") or not hasattr(model, "proj_out"):
         raise DecodeError(
-            f"this is no speech model: {where} has no model.encoder and no proj_out",
+            f"this is not a speech model: {where} has no model.encoder and no proj_out",
             mend="transformers.WhisperForConditionalGeneration, or Moonshine's",
         )
     inner: Any = model.eval()

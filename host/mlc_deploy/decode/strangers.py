@@ -36,7 +36,7 @@ def chat(template: str, messages: Sequence[Mapping[str, str]], texts: Mapping[st
 
 
 def check(file: str) -> None:
-    """Raises Refused for what is no tokenizer.json."""
+    """Raises Refused for what is not a tokenizer.json."""
     _tokenizer(file)
 
 
@@ -77,7 +77,7 @@ def _tokenizer(file: str) -> Any:
 
 def _asked(work: Callable[[], R]) -> R:
     """The result of a stranger's work. Raises Refused for whatever it raises: a template's
-    expressions raise anything, and Rust's panics are no Exceptions."""
+    expressions raise anything, and Rust's panics are not Exceptions."""
     try:
         return work()
     except MemoryError:

@@ -184,9 +184,9 @@ class Text(Closing):
     def follow(
         self, token: int, most: int | None = None, ends: Collection[int] = ()
     ) -> Iterator[int]:
-        """Yields `token`, which is not read yet, and the likeliest ones behind it, as `reply` does.
-        The board reads each token as soon as it has chosen it, while this machine still receives
-        the one before. Tokens that it reads beyond the text's end are forgotten."""
+        """Yields `token`, which is not read yet, and the most likely ones after it, as `reply`
+        does. The board reads each token as soon as it has chosen it, while this machine still
+        receives the one before. Tokens that it reads beyond the text's end are forgotten."""
         left = math.inf if most is None else most
         chosen = False  # whether the board chose the token, and so knows it
         try:
@@ -208,7 +208,7 @@ class Text(Closing):
 
     def _ask(self, wanted: float) -> None:
         """Requests steps until `wanted` are under way, or the cache has no room. Each reads the
-        likeliest token of the step before."""
+        most likely token of the step before."""
         asked = self._stream.asked
         while self._goes_ahead and len(asked) < wanted and self.room != len(asked):
             if not asked:
@@ -387,7 +387,7 @@ def refuse_unknown(tokens: Sequence[int], vocabulary: int) -> None:
             continue
         if not isinstance(token, (int, np.integer)) or not 0 <= token < vocabulary:
             raise DecodeError(
-                f"{token!r} is no token: the model's vocabulary has {vocabulary} tokens",
+                f"{token!r} is not a token: the model's vocabulary has {vocabulary} tokens",
                 where=f"token {place + 1} of {len(tokens)}",
                 mend=f"tokens from 0 to {vocabulary - 1}; the tokenizer of this model makes them",
             )

@@ -27,7 +27,7 @@ def read_wav(path: str | Path, rate: int) -> NDArray[Any]:
     """The sound of a .wav file of 16-bit PCM: the mean of its channels, as float32 from -1 to 1.
     Raises DecodeError for another format or rate."""
     file = Path(path)
-    again = f"ffmpeg -i {file.name} -ar {rate} -ac 1 -c:a pcm_s16le heard.wav"
+    again = f"ffmpeg -i {file.name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
 
     def refuse(what: str, mend: str = again) -> NoReturn:
         raise DecodeError(what, where=str(file), mend=mend)
@@ -35,29 +35,29 @@ def read_wav(path: str | Path, rate: int) -> NDArray[Any]:
     try:
         data = read_file(file, SOUND_BYTES.most)
     except OSError as error:
-        refuse(f"the sound cannot be read: {error.strerror or error}", "the path of a .wav file")
+        refuse(f"the audio cannot be read: {error.strerror or error}", "the path of a .wav file")
     if data[:4] != b"RIFF":
-        refuse("the sound cannot be read: file does not start with RIFF id")
+        refuse("the audio cannot be read: file does not start with RIFF id")
     if len(data) < HEAD:
-        refuse("the sound cannot be read: the file ends too early")
+        refuse("the audio cannot be read: the file ends too early")
     if data[8:HEAD] != b"WAVE":
-        refuse("the sound cannot be read: not a WAVE file")
+        refuse("the audio cannot be read: not a WAVE file")
     chunks = _chunks(data)
     about, content = chunks.get(b"fmt "), chunks.get(b"data")
     if about is None or content is None or len(about) < FORMAT.size:
-        refuse("the sound cannot be read: fmt chunk and/or data chunk missing")
+        refuse("the audio cannot be read: fmt chunk and/or data chunk missing")
     form, channels, found, _, _, bits = FORMAT.unpack_from(about)
     if form == EXTENSIBLE and about[GUID_AT : GUID_AT + len(PCM_GUID)] == PCM_GUID:
         form = PCM
     if form != PCM:
-        refuse(f"the sound cannot be read: unknown format: {form}")
+        refuse(f"the audio cannot be read: unknown format: {form}")
     if bits != 8 * SAMPLE_BYTES:
         refuse(f"samples have {bits} bits, and {8 * SAMPLE_BYTES} are read")
     if found != rate:
-        refuse(f"the sound has {found} samples per second, and the model hears {rate}")
+        refuse(f"the audio has {found} samples per second, and the model needs {rate}")
     count = len(content) // (SAMPLE_BYTES * channels) if channels else 0
     if not count:
-        refuse("there is no sound in the file", "")
+        refuse("the file has no audio", "")
     numbers = np.frombuffer(content, "<i2", count * channels).reshape(count, channels)
     made: NDArray[Any] = (numbers.mean(axis=1) / LOUDEST).astype(np.float32)
     return made

@@ -35,7 +35,7 @@ def user_folder() -> Path:
 
 
 class Cache:
-    """Entries in files named after their keys, each behind a digest of its content. When they grow
+    """Entries in files named after their keys, each after a digest of its content. When they grow
     larger than `most_bytes` together, the least recently read ones are removed."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:

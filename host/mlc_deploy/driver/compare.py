@@ -39,8 +39,9 @@ TOLERANCES = {
 @dataclass(frozen=True, slots=True)
 class Slack:
     """The error that floats may have besides tolerances: each one `within`, and as many as
-    `elements` any finite amount. As many as `integers` integers may differ, and extents that the
-    data decide by as much as `extents`. moves: how far the model itself moves, if this is why."""
+    `elements` any finite amount. As many as `integers` integers may differ, and dynamic
+    extents by as much as `extents`. moves: how far the model itself moves, if this is
+    why."""
 
     within: float | Array = 0.0
     elements: int = 0
@@ -69,7 +70,7 @@ class Comparison:
     outside, the reference's maximum of the first misplaced row. `stepped` counts elements that are
     outside, but few enough for the slack. `moves` is how far the model itself moves when a last
     digit of its inputs and weights changes, if it is right only within that. `shapes` are the
-    result's and the reference's, if data decided them otherwise.
+    result's and the reference's, if they were otherwise at run time.
     """
 
     max_abs_err: float
@@ -100,7 +101,7 @@ def compare(
 ) -> Comparison:
     """Compares two arrays of one dtype and rank. precision: what the model computes in; "float16"
     widens the tolerance of all floats. slack: the error that there may be besides. Where shapes
-    differ, since data decide them, nothing says which elements belong together."""
+    differ, since they are known only at run time, nothing says which elements belong together."""
     assert got.ndim == expected.ndim and got.dtype == expected.dtype
     if got.shape != expected.shape:
         apart = max(abs(a - b) for a, b in zip(got.shape, expected.shape, strict=True))

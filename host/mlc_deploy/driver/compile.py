@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 class CompiledModel:
     """A model for one target.
 
-    `reference` is the imported graph; evaluating it gives the right outputs. `program` has the
+    `reference` is the imported graph; evaluating it gives the expected outputs. `program` has the
     kernels, the call table, the memory plan and the weights; `library` the object made of them;
     `module` holds the PrimFuncs that the graph calls. `kernels_compiled` and `kernels_cached`
     count kernels; a database says how those in `kernels_tuned` are scheduled. `notes` tell the
@@ -104,7 +104,7 @@ class CompiledModel:
         return index_extents(self.reference)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The right outputs."""
+        """The expected outputs."""
         return evaluate(self.reference, inputs, module=self.module)
 
     def slack(
@@ -200,7 +200,7 @@ def compile(
     GraphModule of torch.fx, a graph function, or a module's `main`.
 
     shapes: the shapes of inputs, by name. dims: symbolic dimensions, by name: a number, "<=512"
-    (each run decides, up to 512), "1,<=64,<=512" (kernels for each of these ranges), or the
+    (dynamic, up to 512), "1,<=64,<=512" (kernels for each of these ranges), or the
     name of another that it always equals.
     converters: for missing operators, as the front ends take them.
     watch(name, function, changed) sees the graph after every pass.

@@ -90,15 +90,15 @@ def deploy(
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
 
-    Missing inputs are drawn from a seed. `expect` replaces the reference of the outputs that it
-    names; a saved model has no other reference, so its other outputs are not compared. If the model
-    has several CPU levels, the best one for this board runs. `labels` are compared with the argmax
-    along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such as "0-3" or
-    "4,5". `threads`: by default one for each of these cores; on an emulated board one, since
-    several are not counted. `timeout`: seconds for one run. `spans`: record when each thread worked
-    on each layer, in one run. `own`: the calibration of the board that an emulated one stands for.
-    stage(name) is entered around each step. A lost board is waited for, then everything begins anew
-    (mlc_rpc.persist); `interruptions` says so.
+    Missing inputs are random, from a fixed seed. `expect` replaces the reference of the outputs
+    that it names; a saved model has no other reference, so its other outputs are not compared. If
+    the model has several CPU levels, the best one for this board runs. `labels` are compared with
+    the argmax along an output's last axis. `cores`: "fast" (the default), "slow", or numbers such
+    as "0-3" or "4,5". `threads`: by default one for each of these cores; on an emulated board one,
+    since several are not counted. `timeout`: seconds for one run. `spans`: record when each thread
+    worked on each layer, in one run. `own`: the calibration of the board that an emulated one
+    stands for. stage(name) is entered around each step. A lost board is waited for, then everything
+    begins anew (mlc_rpc.persist); `interruptions` says so.
 
     Wrong outputs raise nothing: `ok` is False. Raises DeployError, InputError, RpcError.
     """
@@ -265,7 +265,7 @@ def _profiles(
 
 
 def refuse_cores(cores: str, url: str, device: Device) -> None:
-    """Raises DeployError if the text names no cores, Refused if the board lacks them."""
+    """Raises DeployError if the text does not name cores, Refused if the board lacks them."""
     try:
         device.refuse_cores(cores, url)
     except ValueError as error:
@@ -284,14 +284,14 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
         raise DeployError(
             f"the board runs programs for {device.machine}, and the target is {target.arch}",
             where=f"{url}, for the target {target.short_name}",
-            mend="another board, or compiled without a target: then the board says what it is",
+            mend="another board, or no target: the code is then for this board",
         )
     lacks = sorted(set(target.required_features) - device.features)
     if lacks:
         raise DeployError(
             f"the board lacks {', '.join(lacks)}, which code for the target needs",
             where=f"{url} ({cpu_model(device)}), for the target {target.short_name}",
-            mend="another board, or compiled without a target: then the board says what it has",
+            mend="another board, or no target: the code is then for this board",
         )
 
 
@@ -313,7 +313,7 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
 def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
     most = {name: n for name, n in zip(wanted.open, wanted.shape, strict=False) if name}
     bounds = ", ".join(f"{name} <= {n}" for name, n in most.items())
-    mend = "astype and reshape of numpy"
+    mend = "array.astype(...) or array.reshape(...)"
     if array.ndim == len(wanted.shape):
         for name, size in zip(wanted.open, array.shape, strict=False):
             if name and size > int(most[name]):
@@ -326,7 +326,7 @@ def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
 
 
 def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's inputs and states; missing ones are drawn from a seed."""
+    """The model's inputs and states; missing ones are random, from a fixed seed."""
     described = described_model(model)
     return {
         n: given[n] if n in given else draw(n, fixed_shape(p), p.dtype, model.index_extents.get(n))

@@ -118,7 +118,7 @@ class Layer:
     by_class: Mapping[str, int] | None = None  # executed instructions
     misses: Mapping[str, int] | None = None  # lines that simulated caches fetched
     on_host: bool = False
-    turns: int | None = None  # how often it ran; the figures are of all turns; None: once
+    turns: int | None = None  # how often it ran; the figures are of all iterations; None: once
 
     @property
     def instructions(self) -> int | None:

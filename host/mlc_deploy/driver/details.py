@@ -13,8 +13,8 @@ which tensor, and the kernels as text.
                ends before that call
     arena      bytes, least_bytes (a lower bound for every plan; null for a saved model)
     kernels    name -> loops, assembly; null for a saved model
-    loops      whether the model has loops or branches: lifetimes are then of one turn, and both
-               branches count
+    loops      whether the model has loops or branches: lifetimes are then of one iteration, and
+               both branches count
 
 driver/flow.py computes reads, writes and lifetimes.
 """

@@ -1,7 +1,7 @@
 """The data flow of a model: which call reads which tensor, and each tensor's place and lifetime.
 
 The call table, which the board walks, decides it: a call reads the tensor last written to the same
-bytes. A loop counts as one turn, and both sides of a branch count.
+bytes. A loop counts as one iteration, and both sides of a branch count.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def accesses_of(metadata: Metadata, host_calls: Sequence[HostCall] = ()) -> list
 
 
 def _region(arg: Arg, turns: Mapping[int, int]) -> Region:
-    """The bytes that the argument covers in all turns of its loops."""
+    """The bytes that the argument covers in all iterations of its loops."""
     moved = [step * max(turns.get(loop, 1) - 1, 0) for loop, step in arg.strides]
     begin = arg.offset + sum(min(m, 0) for m in moved)
     end = arg.offset + arg.size + sum(max(m, 0) for m in moved)

@@ -1,4 +1,4 @@
-"""Draws inputs for a model from a seed, by their dtypes and uses."""
+"""Random inputs for a model, from a fixed seed, by their dtypes and uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = 16  # integers that are not indices lie in [-SMALL, SMALL), unsigned one
 def draw(
     name: str, shape: Sequence[int], dtype: str, extent: int | None = None, seed: int = SEED
 ) -> Array:
-    """Draws an input: floats in [-1, 1), small integers; indices below `extent`.
+    """A random input: floats in [-1, 1), integers near 0; indices below `extent`.
 
     It depends on the seed, the name and the type alone, not on other inputs.
     """

@@ -49,8 +49,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """`reference` computes the right outputs; `optimized` becomes the program. `module` holds the
-    PrimFuncs that both call."""
+    """`reference` computes the expected outputs; `optimized` becomes the program. `module` holds
+    the PrimFuncs that both call."""
 
     reference: Function
     optimized: Function

@@ -115,8 +115,8 @@ def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[K
 
 
 def _numberless(source: KernelSource) -> str:
-    """The kernel's computation as text without numbers; "" if it is tuned or has dimensions that a
-    run decides."""
+    """The kernel's computation as text without numbers; "" if it is tuned or has dynamic
+    dimensions."""
     if source.trace is not None:
         return ""
     match source.computes:

@@ -1,11 +1,10 @@
-"""Runs that stop after a layer, or after one turn of it, and return its results.
+"""Runs that stop after a layer, or after one iteration of it, and return its results.
 
     for stopped in stop_after(model, board, {"x": x}, ["lstm@0-9", "head"]):
         print(stopped.layer, stopped.turn, stopped.results)
 
-Turns count from 0, over all loops around a layer. Each turn is a run of its own, from the same
-inputs and states, so later layers need not work.
-"""
+Iterations count from 0, over all loops around a layer. Each iteration is a run of its own, from the
+same inputs and states, so later layers need not work."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _TURNS = re.compile(r"(?P<layer>.+)@(?P<first>\d+)(-(?P<last>\d+))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Turns of a layer; as text "LAYER" (turn 0), "LAYER@3" or "LAYER@0-9"."""
+    """Iterations of a layer; as text "LAYER" (iteration 0), "LAYER@3" or "LAYER@0-9"."""
 
     layer: str
     turns: range
@@ -63,7 +62,7 @@ def places_of(model: Deployable, texts: Sequence[str]) -> list[Place]:
             raise InputError(f"the model has no layer '{layer}'", mend=", ".join(near))
         if last < first:
             raise InputError(
-                f"turns go from the first to the last, not from {first} to {last}",
+                f"iterations go from the first to the last, not from {first} to {last}",
                 where=text,
                 mend=f"{layer}@{last}-{first}",
             )
@@ -81,9 +80,9 @@ def stop_after(
     cores: str = "",
     timeout: float = RUN_SECONDS,
 ) -> Iterator[Stopped]:
-    """The results of each of `layers`, written as Place says, in each turn. `deploy` takes the same
-    inputs, threads and cores. Raises InputError for an unknown layer; DeployError; RpcError, among
-    them Refused for a turn that the layer does not reach."""
+    """The results of each of `layers`, written as Place says, in each iteration. `deploy` takes the
+    same inputs, threads and cores. Raises InputError for an unknown layer; DeployError; RpcError,
+    among them Refused for an iteration that the layer does not reach."""
     if isinstance(model, Levelled):
         model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)

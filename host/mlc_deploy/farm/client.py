@@ -164,7 +164,7 @@ class Farm(Closing):
         return ran
 
     def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
-        """A call as it travels. Raises FarmError if it is no task of a farm on data."""
+        """A call as it travels. Raises FarmError if it is not a task of a farm on data."""
         why = ""
         try:
             plain = packed(Call(task_of(function), args, self.user, turn))
@@ -172,7 +172,7 @@ class Farm(Closing):
         except (PicklingError, AttributeError, TypeError, NotData) as error:
             why = str(error)
         if not task_of(function):
-            why = f"'{getattr(function, '__name__', function)}' is no task of a farm"
+            why = f"'{getattr(function, '__name__', function)}' is not a task of a farm"
         if why:
             raise FarmError(
                 f"this cannot be sent to a farm: {why}",
@@ -521,7 +521,7 @@ def _unread(error: Exception) -> bytes:
 
 def _given_up(address: str) -> FarmError:
     return FarmError(
-        "the farm has given this call up",
+        "the farm has given up this call",
         where=address,
         mend="what the scheduler and the members printed says why",
     )

@@ -31,11 +31,11 @@ def scheduler_address(text: str) -> str:
     url = urlsplit(text)
     try:
         host, port = url.hostname, url.port or PORT
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         host, port = None, PORT
     if url.scheme not in SCHEMES or not host or url.path.strip("/") or url.username:
         raise FarmError(
-            f"'{text}' is no address of a scheduler",
+            f"'{text}' is not an address of a scheduler",
             mend=f"tls://host:{PORT}, or tcp://host:{PORT}",
         )
     place = f"{f'[{host}]' if ':' in host else host}:{port}"

@@ -120,9 +120,7 @@ def _private(path: Path, length: int | None = KEY_BYTES) -> bytes:
         role = MEMBER if path.name == "jobs.key" else path.parent.name
         raise _wrong(path.parent, role, f"{path.name}: {error.strerror}") from None
     if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
-        raise FarmError(
-            "others than you may use this key", where=str(path), mend=f"chmod 600 {path}"
-        )
+        raise FarmError("other users may use this key", where=str(path), mend=f"chmod 600 {path}")
     if length is not None and len(content) != length:
         raise FarmError(
             f"a key has {length} bytes, this one {len(content)}", where=str(path), mend=MAKE
@@ -132,7 +130,7 @@ def _private(path: Path, length: int | None = KEY_BYTES) -> bytes:
 
 def _wrong(folder: Path, role: str, why: str) -> FarmError:
     return FarmError(
-        f"these are no keys of a {role}: {why}",
+        f"these are not keys of a {role}: {why}",
         where=str(folder),
         mend=f"{MAKE}, then {FOLDER_SETTING}=farm-keys/{role}",
     )

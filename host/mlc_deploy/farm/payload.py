@@ -42,7 +42,7 @@ PLAIN = {
 
 
 class NotData(Exception):
-    """Bytes that are no pickle of data."""
+    """Bytes that are not pickle of data."""
 
 
 def packed(data: Any) -> bytes:
@@ -80,7 +80,7 @@ class _Unpickler(pickle.Unpickler):
             found = getattr(import_module(module), name, None)
             if isinstance(found, type) and found.__module__ == module and is_data(found):
                 return found
-        raise NotData(f"{module}.{name} is no data")
+        raise NotData(f"{module}.{name} is not data")
 
 
 def is_data(cls: type) -> bool:

@@ -45,13 +45,13 @@ class Judge:
         self._pool: WorkerPool | None = None
 
     def built(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """The right answer; None if the call is no build, or fails here."""
+        """The right answer; None if the call is not a build, or fails here."""
         if function is not build_object:
             return None
         self._pool = self._pool or builder(1)
         try:
             return self._pool.submit(function, *args).result()
-        except Exception:  # whatever the compiler makes of it is no evidence
+        except Exception:  # whatever the compiler makes of it proves nothing
             return None
 
     def close(self) -> None:

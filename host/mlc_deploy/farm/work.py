@@ -153,7 +153,7 @@ def perform(sealed: bytes) -> bytes:
 
 
 def _portable(done: Done) -> bytes:
-    """A Done as bytes. An error that is no data arrives as its text."""
+    """A Done as bytes. An error that is not data arrives as its text."""
     if done.error is not None:
         try:
             content = packed(done)

@@ -25,7 +25,7 @@ class Malformed(ValueError):
 
 
 class NoJson(Malformed):
-    """A text is no JSON; the message says why, and where if that is known. error: Python's own, if
+    """A text is not JSON; the message says why, and where if that is known. error: Python's own, if
     it is the form that is wrong."""
 
     def __init__(self, what: str, error: json.JSONDecodeError | None = None) -> None:

@@ -38,7 +38,7 @@ DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, ValueError, TypeError, EOFError,
     SyntaxError, TokenError, NotImplementedError, RuntimeError, IndexError, KeyError, OverflowError,
 )  # fmt: skip
-NO_ARRAYS = "this is no file of numpy's, or one of Python objects"
+NO_ARRAYS = "this is not a numpy file, or it holds Python objects"
 
 
 class Unreadable(Exception):

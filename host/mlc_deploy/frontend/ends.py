@@ -15,7 +15,7 @@ from .node import Node, shape_of, with_dims
 
 
 class _End(Node):
-    """The place of the outputs, behind all nodes."""
+    """The place of the outputs, after all nodes."""
 
     place, source = "the outputs", ""
 

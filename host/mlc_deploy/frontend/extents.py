@@ -1,9 +1,9 @@
-"""Extents that a model computes: the shapes of tensors as data, and tensors whose shapes are data.
+"""Extents that a model computes: the shapes of tensors as values, and tensors whose shapes are
+known at run time.
 
-A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a tensor
-of integers. This module follows such tensors as they are added, cut and joined, so that a Reshape
-by one of them gets the expression back.
-"""
+A converter sees the dimension n of a tensor as an expression. ONNX's Shape turns it into a
+tensor of integers. This module follows such tensors as they are added, cut and joined, so that a
+Reshape by one of them gets the expression back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ Dims = NDArray[Any]  # numbers and expressions, as objects
 
 MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
 
-KEPT = ("most", "values", "places", "_dims", "_named")  # attributes of Extents that scopes restore
+# Attributes of Extents that scopes restore.
+KEPT = ("most", "values", "places", "claims", "_dims", "_named")
 
 # Operators on integers that numpy also computes on arrays of objects.
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
@@ -48,6 +49,14 @@ OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "divide", "max"
              "min": "minimum", "tdiv": "divide"}  # fmt: skip
 
 
+class Claim(NamedTuple):
+    """A comparison of two dynamic extents."""
+
+    comparison: str
+    a: Dim
+    b: Dim
+
+
 class Extents:
     """The extents known while a model is read. `most` has the bound of each by its name. taken: the
     names of inputs and outputs, which extents must not have."""
@@ -58,6 +67,7 @@ class Extents:
         self.values: dict[str, Value] = {}  # the value of each extent, int64[]
         self.params: set[str] = set()  # the extents that are parameters
         self.places: dict[Value, Value] = {}  # where a tensor is not zero, int64[found, rank]
+        self.claims: dict[Value, tuple[Claim, ...]] = {}  # of truths: true if all of them are
         self._dims: dict[Value, Dims] = {}  # the integers of followed tensors
         self._named: dict[str, Dim] = {}  # the extent of its own of each expression
         self._meaning: dict[Var, Dim] = {}  # the expression of each such extent
@@ -144,8 +154,13 @@ class Extents:
                 return int(high)
         return LARGEST
 
+    def bounds(self, extent: Expr) -> tuple[int | None, int | None]:
+        """The least and largest value of an expression; None where that is unknown."""
+        low, high = expr_bounds(extent, self._ranges(extent))
+        return None if low is None else int(low), None if high is None else int(high)
+
     def _may_be_negative(self, extent: Expr) -> bool:
-        low = expr_bounds(extent, self._ranges(extent))[0]
+        low, _ = self.bounds(extent)
         return low is None or low < 0
 
     def _ranges(self, extent: Expr, least: int = 0) -> dict[Var, Bounds]:
@@ -187,6 +202,24 @@ class Extents:
             extent = bound_dims([extent], {v: self._meaning[v] for v in inner})[0]
         return extent
 
+    def are_equal(self, a: Dim, b: Dim) -> bool:
+        """Whether two extents have one value in every run. No extent is negative."""
+        first, second = (_expr(_not_negative(self.bounded(self._spelled(e)))) for e in (a, b))
+        apart = self.bounded(dim(binary("-", first, second)))
+        return isinstance(apart, int) and apart == 0
+
+    def are_known(self, extent: Dim) -> bool:
+        """Whether all that an extent is computed from has a value here."""
+        names = {v.name for v in free_vars(extent)} if isinstance(extent, Expr) else set()
+        return names <= self.values.keys()
+
+    def is_first_of(self, a: Dim, b: Dim) -> bool:
+        """Whether an extent is min(b, 1): 1 wherever b has an element."""
+        match self.bounded(self._spelled(a)):
+            case Binary("min", Const(1), whole) | Binary("min", whole, Const(1)):
+                return self.are_equal(dim(whole), b)
+        return False
+
     def value(self, n: Node, extent: Dim) -> Value:
         """An extent as data: int64[]."""
         match extent:
@@ -216,8 +249,12 @@ class Extents:
         """Notes the integers in an operator's result, if those of its arguments are known."""
         if not isinstance(result, Value) or isinstance(result, Constant):
             return
+        if op in ("logical_and", "reshape", "cast") and any(a in self.claims for a in args):
+            self._claim(args, result)
+            return
         if not any(a in self._dims for a in args):
             return
+        integers = all(np.dtype(a.type.dtype).kind in "biu" for a in args)
         arrays: list[Any] = [self.of(a) for a in args]
         if any(a is None for a in arrays):
             return
@@ -225,25 +262,48 @@ class Extents:
             arrays[1] = arrays[1].astype(np.int64)
         if op in MOVING:
             (made,) = evaluate(op, arrays, attrs)
-        elif op in COUNTING:
+        elif op in COUNTING and integers:
             made = np.frompyfunc(lambda a, b: _counted(COUNTING[op], a, b), 2, 1)(*arrays)
         elif op in COMPARING:
             made = np.frompyfunc(lambda a, b: self._decided(COMPARING[op], a, b), 2, 1)(*arrays)
             if None in np.asarray(made, object):
+                if made is None:
+                    self.claims[result] = (Claim(COMPARING[op], *(a.item() for a in arrays)),)
                 return
+        elif op == "negative" and integers:
+            made = np.frompyfunc(lambda a: _counted("-", 0, a), 1, 1)(*arrays)
         elif op == "check_indices":
             (made,) = arrays
         elif op == "where":
             made = np.where(arrays[0].astype(bool), *arrays[1:])
-        elif op == "cast" and attrs["dtype"] in ("int32", "int64"):
+        elif op == "cast" and attrs["dtype"] in ("int32", "int64", "float32", "float64"):
             (made,) = arrays
-        elif op in REDUCING and arrays[0].ndim == 1:
+        elif op in REDUCING and integers and arrays[0].ndim == 1:
             numbers: list[Dim] = arrays[0].tolist()
             whole = reduce(partial(_counted, REDUCING[op]), numbers)
             made = np.array([whole] if attrs["keepdims"] else whole, object)
         else:
             return
         self._dims[result] = np.asarray(made, object)
+
+    def _claim(self, args: Sequence[Value], result: Value) -> None:
+        """Notes the claims of a truth that is true if some others are, where all of them are known
+        extents' or constant."""
+        known = [a for a in args if not (isinstance(a, Constant) and bool(a.value.all()))]
+        if result.type.dtype == "bool" and all(a in self.claims for a in known):
+            self.claims[result] = tuple(claim for a in known for claim in self.claims[a])
+
+    def counting(self, number: Value) -> Var:
+        """The extent of an iteration's number, in what is tried (`forgotten`)."""
+        found = symbol(self.fresh("turn"))
+        self.most[found.name] = LARGEST
+        self._say(found.name, number)
+        return found
+
+    def assume(self, value: Value, extent: Dim) -> None:
+        """Notes an integer in what is tried (`forgotten`)."""
+        shape = tuple(int(n) for n in value.type.shape)  # type: ignore[arg-type]
+        self._dims[value] = np.full(shape, extent, object)
 
     def of(self, value: Value) -> Dims | None:
         """The integers in a value, as numbers and extents; None if unknown."""
@@ -262,6 +322,14 @@ class Extents:
 
     def is_followed(self, value: Value) -> bool:
         return value in self._dims
+
+
+def _not_negative(extent: Dim) -> Dim:
+    """x of max(x, 0)."""
+    match extent:
+        case Binary("max", x, Const(0)) | Binary("max", Const(0), x):
+            return dim(x)
+    return extent
 
 
 def simplified(extent: Dim) -> Dim:
@@ -295,7 +363,7 @@ def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
 
 
 def _factors(extents: Sequence[Dim]) -> tuple[int, list[Expr]]:
-    """The product of some extents as a number times expressions that are no products."""
+    """The product of some extents as a number times expressions that are not products."""
     number, factors, left = 1, list[Expr](), list(reversed(extents))
     while left:
         match left.pop():

@@ -94,7 +94,7 @@ def _examples(module: GraphModule, shapes: Mapping[str, Sequence[int]]) -> tuple
         shape = shapes.get(node.name, getattr(known, "shape", None))
         if shape is None:
             raise ShapeError(
-                f"the shape of input '{node.name}' is not known: tracing tells none",
+                f"the shape of input '{node.name}' is not known: the traced graph has none",
                 where=WHERE,
                 mend=f'shapes={{"{node.name}": (1, 3, 224, 224)}}',
             )

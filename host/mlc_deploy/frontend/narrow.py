@@ -67,7 +67,7 @@ class NarrowInteger:
 
 @dataclass(frozen=True, slots=True)
 class NarrowFloat:
-    """A float of `bits` bits, `fraction` of them behind the point. largest: the bits of the largest
+    """A float of `bits` bits, `fraction` of them after the point. largest: the bits of the largest
     number. Without saturation, larger ones become infinity, or NaN in types without infinity. nan
     None: the type has only finite numbers, so it always saturates.
 

@@ -18,13 +18,15 @@ from ..graph.rewrite import fold_call
 from ..ir import Dim, Expr, is_const, same_dim, same_shape
 from ..ir import Var as Symbol
 from ..ops import frozen_attrs
+from ..ops.elementwise import UnlikeExtents, same_extent
 from .extents import Extents, product
 
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
 
-# Step: a turn of a loop, from its number, the states and the elements of sequences to the next
-# states and the elements of results. Branch: emits one of two branches and returns its results.
+# Step: an iteration of a loop, from its number, the states and the elements of sequences to the
+# next states and the elements of results. Branch: emits one of two branches and returns its
+# results.
 Step = Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]]
 Branch = Callable[[], Sequence[Value]]
 
@@ -70,7 +72,13 @@ class Node(ABC):
         args = tuple(map(_known_if_empty, args))
         folded = fold_call(op, args, frozen_attrs(attrs))
         if folded is None:
-            result: Value = self.call(op, *args, **attrs)
+            try:
+                result: Value = self.call(op, *args, **attrs)
+            except UnlikeExtents as error:
+                alike = _alike(self, args, *error.pair)
+                if alike is None:
+                    raise
+                return self.emit(op, *alike, **attrs)
             self.extents.follow(op, args, attrs, result)
             return result
         several: Any = folded
@@ -92,8 +100,8 @@ class Node(ABC):
         conditional: bool = False,
     ) -> tuple[list[Value], list[Value]]:
         """The last states and the results of a loop, as BlockBuilder.emit_loop gives them. step may
-        convert nodes. If a run decides the elements' shape, each gets the space of the largest, so
-        that every turn finds its own at a known place."""
+        convert nodes. If the elements' shape is known only at run time, each gets the space of the
+        largest, so that every iteration finds its own at a known place."""
         given: list[list[Sequence[Dim]]] = []  # the shapes of the elements of results
 
         def turn(
@@ -124,12 +132,14 @@ class Node(ABC):
         return list(ends), [of_extent(self, x, turns) for x in dense]
 
     def _outside(self, shape: Sequence[Dim]) -> list[Dim]:
-        """The shape of a turn's result, by the extents known outside the loop."""
+        """The shape of an iteration's result, by the extents known outside the loop."""
         found: list[Dim] = []
         for extent in shape:
             known = self.extents.outside(extent)
             if known is None:
-                raise self.refuse(f"each turn gives as many elements as its own '{extent}' says")
+                raise self.refuse(
+                    f"each iteration gives as many elements as its own '{extent}' says"
+                )
             found.append(self.extents.own(self, known))
         return found
 
@@ -207,6 +217,38 @@ def with_dims(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
         return x
     flat = n.emit("reshape", x, shape=(product(shape_of(x)),))
     return n.emit("reshape", of_extent(n, flat, product(shape)), shape=tuple(shape))
+
+
+def _alike(n: Node, args: Sequence[Value], a: Dim, b: Dim) -> list[Value] | None:
+    """Arguments in which two extents that are equal in every run are one; None if they may be
+    unlike, or are one. An axis of min(b, 1) elements beside one of b is one of a single element,
+    which is zero, and of no use, where there is none."""
+    if isinstance(a, Symbol) and not isinstance(b, Symbol | int):
+        a, b = b, a
+    for rare, kept in ((a, b), (b, a)):
+        if n.extents.is_first_of(rare, kept):
+            return _rewritten(args, rare, lambda x, axis: n.emit("grow", x, axis=axis, extent=1))
+    if n.extents.are_equal(a, b):
+        return _rewritten(args, a, lambda x, axis: along(n, x, axis, b))
+    return None
+
+
+def _rewritten(
+    args: Sequence[Value], extent: Dim, change: Callable[[Value, int], Value]
+) -> list[Value] | None:
+    """Arguments after a change of each axis that has an extent; None if none has it."""
+    found = list(args)
+    for k, x in enumerate(args):
+        for axis, own in enumerate(shape_of(x)):
+            if own is extent or same_extent(own, extent):
+                found[k] = change(found[k], axis)
+    return None if all(a is b for a, b in zip(found, args, strict=True)) else found
+
+
+def along(n: Node, x: Value, axis: int, extent: Dim) -> Value:
+    """x with one dimension written as another, equal expression."""
+    shape = list(shape_of(x))
+    return with_dims(n, x, [*shape[:axis], extent, *shape[axis + 1 :]])
 
 
 def _apart(n: Node, x: Value, first: int) -> Value:

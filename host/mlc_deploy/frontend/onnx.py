@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto
 
 from ..errors import ImporterError
 from ..files.mapped import release_mapped
@@ -30,9 +29,7 @@ from .narrow import declared_kind, stored
 from .onnx_collected import input_parts, known_collected, result_parts
 from .onnx_external import check_external_data
 from .onnx_file import (
-    AGAIN,
     carrier_of,
-    check_model,
     check_names,
     modern,
     opset_of,
@@ -44,6 +41,7 @@ from .onnx_file import (
 from .onnx_import import Importer, Scope
 from .onnx_node import Converter, TensorList, tensors
 from .onnx_ops import CONVERTERS
+from .onnx_rules import AGAIN, check_names_once
 from .onnx_shapes import bound_shapes, declared_shape, open_inputs
 from .refusals import open_sizes, refuse_unknown_inputs
 from .values import fitted
@@ -60,7 +58,7 @@ def from_onnx(
     """The graph of an ONNX model, not optimized.
 
     A sequence `x` becomes inputs, or outputs, x.0, x.1, … shapes gives whole shapes of inputs. dims
-    gives values of named dimensions, or "<=512" for one that each run decides, at most 512; or an
+    gives values of named dimensions, or "<=512" for a dynamic one, at most 512; or an
     expression of others' names (graph.dims.symbol). values makes inputs constants, of arrays or of
     one number; None says that an optional has no value. converters adds to the table or overrides
     it: the key is the operator's name, or "domain::name", the value a function of an OnnxNode.
@@ -77,7 +75,7 @@ def from_onnx(
             proto, path, where, shapes or {}, dims or {}, values or {}, converters or {}
         )
     except UnicodeDecodeError as error:
-        what = "the ONNX model is damaged: a name in it is no text"
+        what = "the ONNX model is damaged: a name in it is not text"
         raise ImporterError(what, where=where, mend=AGAIN) from error
 
 
@@ -96,9 +94,8 @@ def _convert(
     opset = opset_of(model, where)
     check_external_data(model, path, where)
     sort_nodes(model.graph)
-    if all(_in_standard(n, opset) for n in model.graph.node):
-        check_model(model, where)
     graph = model.graph
+    check_names_once(graph, where)
     importer = Importer(
         builder=BlockBuilder("main"),
         table={**CONVERTERS, **converters},
@@ -163,7 +160,3 @@ def known_inputs(
         shape = shapes.get(name, declared_shape(kinds[name], where))
         found[name] = fitted(name, stored(value), dtype, shape, where)
     return found
-
-
-def _in_standard(node: NodeProto, opset: int) -> bool:
-    return node.domain not in ("", "ai.onnx") or onnx.defs.has(node.op_type, opset, "")

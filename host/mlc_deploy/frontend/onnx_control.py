@@ -1,14 +1,15 @@
 """Converters of control flow.
 
 A known condition takes its branch at once; any other condition is decided on the board. A loop
-stays a loop if every turn does the same to tensors of the same shapes. It is written out turn by
-turn if it computes only constants, such as shapes, or if a turn's number decides about shapes.
-"""
+stays a loop if every iteration does the same to tensors of the same shapes. It is written out
+iteration by iteration if it computes only constants, such as shapes, or if an iteration's number
+decides about shapes."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from ..ir import Dim, Expr, is_const, same_shape
 from ..ops.shape import normal_axis
 from .extents import smaller
 from .layers.loops import ENDLESS, loop
-from .layers.shapes import counted_rows, grown, reshape, select, stacked
+from .layers.shapes import counted_rows, expand, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
+from .onnx_counted import counted_iterations
 from .onnx_node import Converter, Given, NeedsValue, OnnxNode, TensorList, tensors
 from .refusals import MISTAKES
 
@@ -32,7 +34,7 @@ class Unlike(Exception):
 def _if(n: OnnxNode) -> Any:
     """A constant condition takes its branch. Otherwise both are converted and must give results of
     one type. If one cannot be converted, for example because it is for other shapes, the other one
-    is taken, unless a run decides about shapes."""
+    is taken, unless shapes are known only at run time."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
@@ -109,18 +111,22 @@ def _loop(n: OnnxNode) -> Any:
     most, going = n.optional(0), n.optional(1)
     if isinstance(going, Constant) and not going.value.all():
         most = n.constant(0, "int64")
+    counted = counted_iterations(n, most, going, given)
+    if isinstance(counted, Expr):
+        return _of_extent(n, lambda: _counted_loop(n, counted, tensors(given)))
+    most = most if counted is None else n.constant(counted, "int64")
     extent = _extent(n, most)
     known = most is None or isinstance(most, Constant)
     if extent is not None:
-        return _as_loop(n, extent, None, going, tensors(given))
+        return _of_extent(n, lambda: _as_loop(n, extent, None, going, tensors(given)))
     turns = ENDLESS if most is None or not known else max(n.whole(0, "the trip count"), 0)
     if isinstance(most, Constant) and not turns:
-        return _never(n, given)
+        return _never(n, given, lambda: _turn_of(n, tensors(given))[1 + len(given) :])
     if any(v is None or isinstance(v, TensorList) for v in given):
         return _written_out(n, turns if known else n.whole(0, "the trip count"), going, given)
     states = tensors(given)
     if turns > ENDLESS:
-        raise n.refuse(f"the loop turns {turns} times; {ENDLESS} are the most")
+        raise n.refuse(f"the loop runs {turns} times; {ENDLESS} are the most")
     try:
         if not (known and turns <= MOST_TURNS and _computes_constants(n, states)):
             return _as_loop(n, turns, None if known else most, going, states)
@@ -145,22 +151,35 @@ def _needs_count(n: OnnxNode, reason: Exception) -> None:
 
 
 def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
-    """The extent of a run that is the trip count; None if the trip count is no extent."""
+    """The extent of a run that is the trip count; None if the trip count is not an extent."""
     found = None if most is None else n.extents.of(most)
     (extent,) = found.ravel().tolist() if found is not None and found.size == 1 else (None,)
     return extent if isinstance(extent, Expr) else None
 
 
-def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
-    if len(n.outputs) > len(states):
-        raise ValueError("a loop that never turns has results to collect")
-    return list(states)
+def _of_extent(n: OnnxNode, convert: Callable[[], list[Value]]) -> list[Value]:
+    """A loop that cannot be written out. Raises ImporterError if its state changes its shape."""
+    try:
+        return convert()
+    except Unlike:
+        raise _growing(n) from None
+
+
+def _never(n: OnnxNode, states: Sequence[Given], turn: Callable[[], list[Value]]) -> list[Given]:
+    """The states, and results without an element, of the types that `turn`, an iteration, gives."""
+    every = n.tried(turn) if len(n.outputs) > len(states) else []
+    return [*states, *(_none_of(n, value) for value in every)]
+
+
+def _none_of(n: OnnxNode, element: Value) -> Value:
+    """No element of results, each of the type of a value."""
+    return expand(n, n.constant(0, element.type.dtype), (0, *shape_of(element)))
 
 
 def _growing(n: OnnxNode) -> ImporterError:
     return n.refuse(
-        "the loop's state changes its shape from turn to turn, and only the model's data say how "
-        "often it turns",
+        "the loop's state changes its shape from iteration to iteration, and the number of "
+        "iterations is known only at run time",
         "a loop with a constant trip count, or whose state keeps its shape",
     )
 
@@ -173,12 +192,12 @@ def _uncounted(n: OnnxNode) -> ImporterError:
 
 
 def _turn(n: OnnxNode, number: Value, states: Sequence[Given]) -> list[Given]:
-    """The condition, the states and the elements of results that a turn gives."""
+    """The condition, the states and the elements of results that an iteration gives."""
     return n.body("body", number, n.constant(np.True_, "bool"), *states)
 
 
 def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
-    """Whether a turn on constants gives constants."""
+    """Whether an iteration on constants gives constants."""
     if not states or not all(isinstance(s, Constant) for s in states):
         return False
     found = n.tried(lambda: _turn(n, n.constant(0, "int64"), states))
@@ -188,22 +207,17 @@ def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
 def _as_loop(
     n: OnnxNode, turns: Dim, most: Value | None, going: Value | None, states: Sequence[Value]
 ) -> list[Value]:
-    """A loop of at most `turns` turns; `most`, if given, is the trip count when the model runs."""
+    """A loop of at most `turns` iterations; `most`, if given, is the trip count when the model
+    runs."""
     results = len(n.outputs) - len(states)
     again = n.tried(lambda: _turn_of(n, states))[0]
     decided = isinstance(again, Constant)
     if isinstance(again, Constant) and not again.value.all():
         turns = smaller(turns, 1)
     if decided and most is None and (going is None or isinstance(going, Constant)):
-
-        def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-            given = tensors(_turn(n, number, own)[1:])
-            return _kept(given[: len(states)], states), given[len(states) :]
-
         if is_const(turns, ENDLESS):
             raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
-        ends, collected = loop(n, turns, states, step, written=[False] * results)
-        return [*ends, *collected]
+        return _counted_loop(n, turns, states)
     if results and is_const(turns, ENDLESS):
         raise _uncounted(n)
     counter = [n.constant(0, "int64")] if results else []
@@ -230,8 +244,20 @@ def _as_loop(
     return [*ends, *collected]
 
 
+def _counted_loop(n: OnnxNode, turns: Dim, states: Sequence[Value]) -> list[Value]:
+    """A loop of that many iterations, whatever condition its body computes."""
+
+    def step(number: Value, own: list[Value], _: list[Value]) -> Any:
+        given = tensors(_turn(n, number, own)[1:])
+        return _kept(given[: len(states)], states), given[len(states) :]
+
+    written = [False] * (len(n.outputs) - len(states))
+    ends, collected = loop(n, turns, states, step, written=written)
+    return [*ends, *collected]
+
+
 def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
-    """The condition and results of a turn of unknown number."""
+    """The condition and results of an iteration of unknown number."""
     found: list[Value] = []
 
     def step(number: Value, own: list[Value], _: list[Value]) -> Any:
@@ -251,14 +277,14 @@ def _kept(after: Sequence[Value], before: Sequence[Value]) -> list[Value]:
 def _written_out(
     n: OnnxNode, turns: int, going: Value | None, states: Sequence[Given]
 ) -> list[Given]:
-    """Emits the loop turn by turn."""
+    """Emits the loop iteration by iteration."""
     own = list(states)
     scans: list[list[Value]] = [[] for _ in n.outputs[len(own) :]]
     if going is not None:
         n.known(1, "the loop's condition")
     for turn in range(turns):
         if turn == MOST_TURNS:
-            raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+            raise n.refuse(f"the loop runs more than {MOST_TURNS} times, too often to write out")
         condition, *results = _turn(n, n.constant(turn, "int64"), own)
         own = results[: len(own)]
         for collected, value in zip(scans, tensors(results[len(own) :]), strict=True):
@@ -272,7 +298,7 @@ def _written_out(
 
 def _collected(n: OnnxNode, parts: Sequence[Value], axis: int = 0) -> Value:
     if not parts:
-        raise ValueError("a loop that never turns has results to collect")
+        raise ValueError("a loop that never runs has results to collect")
     return stacked(n, parts, axis)
 
 
@@ -308,7 +334,12 @@ def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
     directions = [bool(d) for d in n.attr("scan_output_directions", [0] * outputs)]
     result_axes = n.attr("scan_output_axes", [0] * outputs)
     if isinstance(length, int) and not length:
-        return tensors(_never(n, states))
+        parts = [
+            n.constant(np.zeros([e for d, e in enumerate(shape_of(v)) if d != a]), v.type.dtype)
+            for a, v in zip(axes, inputs, strict=True)
+        ]
+        elements = partial(n.body, "body", *states, *parts)
+        return tensors(_never(n, states, lambda: tensors(elements())[len(states) :]))
     read = [
         (_axis_first(n, v, a), back) for v, a, back in zip(inputs, axes, backwards, strict=True)
     ]
@@ -333,7 +364,7 @@ def _scan_written_out(
     if isinstance(length, Expr):
         raise _growing(n)
     if length > MOST_TURNS:
-        raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+        raise n.refuse(f"the loop runs more than {MOST_TURNS} times, too often to write out")
     for turn in range(length):
         parts = [select(n, x, length - 1 - turn if back else turn) for x, back in read]
         results = tensors(n.body("body", *own, *parts))

@@ -198,7 +198,8 @@ def _finite(dtype: str) -> dict[str, float]:
 
 def _argmax(n: OnnxNode) -> Any:
     keepdims, last = bool(n.attr("keepdims", 1)), bool(n.attr("select_last_index", 0))
-    return n.emit(n.op.lower(), n.input(0), axis=n.axis(0), keepdims=keepdims, last=last)
+    given = {"axis": n.axis(0), "keepdims": keepdims, "last": last, "skips_nan": True}
+    return n.emit(n.op.lower(), n.input(0), **given)
 
 
 def _softmax(n: OnnxNode) -> Any:

@@ -20,7 +20,7 @@ from ..files.outside import refuse_special
 from .narrow import Narrow, from_bytes, size_of
 
 MOST_EXTERNAL = 1 << 62  # bytes; no file is so large, and sums of two stay in 64 bits
-UNNAMED = Path("model")  # the place of a model that is no file: the current folder
+UNNAMED = Path("model")  # the place of a model that is not a file: the current folder
 
 
 def is_external(tensor: TensorProto) -> bool:
@@ -70,14 +70,14 @@ def placed(tensor: TensorProto, where: str) -> tuple[str, int, int]:
         return str(found.get("location", "")), offset, length
     except ValueError:  # also for numbers of thousands of digits
         raise ImporterError(
-            f"the place of tensor {tensor.name!a:.60} in another file is no number",
+            f"the place of tensor {tensor.name!a:.60} in another file is not a number",
             where=where,
             mend="export the model again",
         ) from None
 
 
 def _is_beside(location: str, model: Path) -> bool:
-    """Whether a file of weights is the model's: in its folder, or, behind a link, where the model's
+    """Whether a file of weights is the model's: in its folder, or, after a link, where the model's
     own link leads. Hugging Face's cache has models in snapshots/REVISION/ as links to blobs/."""
     paths = PurePosixPath(location), PureWindowsPath(location)
     if any(p.is_absolute() or p.drive or ".." in p.parts for p in paths):

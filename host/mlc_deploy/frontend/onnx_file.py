@@ -28,6 +28,7 @@ from ..files.limits import ONNX_BYTES
 from ..files.outside import read_file
 from .narrow import BY_CODE, from_tensor
 from .onnx_external import external_array, is_external, placed
+from .onnx_rules import AGAIN
 from .refusals import reading
 
 OLDEST_OPSET = 6
@@ -37,7 +38,6 @@ DTYPES = {
     TensorProto.INT64: "int64", TensorProto.UINT8: "uint8", TensorProto.UINT16: "uint16",
     TensorProto.UINT32: "uint32", TensorProto.UINT64: "uint64", TensorProto.BOOL: "bool",
 }  # fmt: skip
-AGAIN = "copy or export the file again"
 IR_OF_WEIGHTS = 4  # from which on weights need not be inputs
 LARGE = 1 << 14  # elements of a tensor: the checker's time for smaller ones is that of their fields
 
@@ -141,7 +141,7 @@ def check_names(model: ModelProto, where: str) -> None:
         names.extend(a.name for a in node.attribute)
     if not all(isinstance(name, str) for name in names):
         raise ImporterError(
-            "the ONNX model is damaged: a name in it is no text",
+            "the ONNX model is damaged: a name in it is not text",
             where=where,
             mend=AGAIN,
         )

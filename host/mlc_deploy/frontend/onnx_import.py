@@ -30,13 +30,14 @@ from .narrow import AWARE, BY_CODE, Flow, Narrow, carried, declared_kind, flow_o
 from .node import shape_of
 from .onnx_file import DTYPES, carrier_of, graphs_of, to_array
 from .onnx_node import Converter, Given, OnnxNode, TensorList, tensors
+from .onnx_rules import AGAIN, check_names_once, check_node
 from .refusals import missing_operators, mistakes_at
 
 # Reasons for operators that have no converter on purpose.
 REASONS = {
     operator: reason
     for operators, reason in {
-        "Multinomial": "random numbers are not drawn on boards; pass them as an input",
+        "Multinomial": "boards generate no random numbers; pass them as an input",
         "Gradient": "gradients are not computed",
         "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",
@@ -75,8 +76,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters behind each value, `narrow` the types
-    of values in a carrier."""
+    """The state of one import. `origins` holds the parameters that each value comes from, `narrow`
+    the types of values in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -140,7 +141,8 @@ class Importer:
     def output(self, name: str, scope: Scope, *, optional: bool = False) -> Given:
         value = scope[name] if name in scope else None
         if value is None and not (optional and name in scope):
-            raise ImporterError(f"nothing computes the output '{name}'", where=self.where)
+            what = f"the ONNX model is damaged: nothing computes the output '{name}'"
+            raise ImporterError(what, where=self.where, mend=AGAIN)
         return value
 
     def result(self, info: ValueInfoProto, scope: Scope) -> Given:
@@ -149,7 +151,8 @@ class Importer:
         if value is None or isinstance(value, TensorList):
             return value
         kind = declared_kind(info)
-        if kind is not (own := self.narrow.get(value)):
+        untyped = info.type.WhichOneof("value") is None
+        if not untyped and kind is not (own := self.narrow.get(value)):
             said, given = (k.name if k else "no narrow type" for k in (kind, own))
             what = f"output '{info.name}' is said to be {said} and computed as {given}"
             raise ImporterError(what, where=self.where, mend="a Cast in front of the output")
@@ -166,17 +169,20 @@ class Importer:
                 raise ImporterError(
                     f"functions and loops make more than {MOST_EXPANDED} nodes of this model",
                     where=f"{self.where}, node '{source}'",
-                    mend="fewer turns of loops, or functions that call others less often",
+                    mend="fewer iterations of loops, or functions that call others less often",
                 )
 
     def _node(self, proto: NodeProto, scope: Scope, source: str) -> None:
         place = f"{self.where}, node '{source}' ({proto.op_type})"
         unknown = [i for i in proto.input if i and i not in scope]
         if unknown:
-            raise ImporterError(f"nothing computes the input '{unknown[0]}'", where=place)
+            what = f"the ONNX model is damaged: nothing computes the input '{unknown[0]}'"
+            raise ImporterError(what, where=place, mend=AGAIN)
         inputs = [scope[i] if i else None for i in proto.input]
         node = OnnxNode(proto, inputs, scope, self, source)
         with mistakes_at(place, self.extents.params):
+            if (schema := _schema(proto, scope)) is not None:
+                check_node(proto, schema)
             flow = self._flow(proto, inputs, scope)
             for k, kind in flow.read.items():
                 node.inputs[k] = kind.read(node, node.input(k))
@@ -225,6 +231,7 @@ class Importer:
     ) -> list[Given]:
         """The outputs of a graph inside a node. It sees the names around it."""
         inner = Scope(scope.imports, outer=scope)
+        check_names_once(graph, self.where)
         if len(inputs) != len(graph.input):
             raise ValueError(f"{len(inputs)} inputs for the {len(graph.input)} of '{graph.name}'")
         for info, value in zip(graph.input, inputs, strict=True):

@@ -201,6 +201,7 @@ def _einsum(n: OnnxNode) -> Any:
     product for every combination of all letters."""
     values = n.every()
     terms, result = _explicit(n.attr("equation"), [len(shape_of(v)) for v in values])
+    values, terms = _without_ones(n, values, terms)
     for places in _meetings(n, values, terms, result):
         met = [(values.pop(k), terms.pop(k)) for k in sorted(places, reverse=True)][::-1]
         wanted = _kept("".join(t for _, t in met), "".join(terms) + result) if terms else result
@@ -209,10 +210,29 @@ def _einsum(n: OnnxNode) -> Any:
     return values[0]
 
 
+def _without_ones(
+    n: OnnxNode, values: Sequence[Value], terms: Sequence[str]
+) -> tuple[list[Value], list[str]]:
+    """The factors without dimensions of 1 whose letter is larger elsewhere: those broadcast."""
+    extents = [dict(zip(t, shape_of(v), strict=True)) for t, v in zip(terms, values, strict=True)]
+    larger = {c for each in extents for c, extent in each.items() if not _is_one(extent)}
+    made, kept = [], []
+    for value, term, own in zip(values, terms, extents, strict=True):
+        left = [c for c in term if not (_is_one(own[c]) and c in larger)]
+        same = len(left) == len(term)
+        made.append(value if same else reshape(n, value, [own[c] for c in left]))
+        kept.append("".join(left))
+    return made, kept
+
+
+def _is_one(extent: Dim) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
 def _meetings(
     n: OnnxNode, values: Sequence[Value], terms: Sequence[str], result: str
 ) -> list[tuple[int, ...]]:
-    """Which factors meet, step by step; what they make stands behind the others from then on."""
+    """Which factors meet, step by step; what they make stands after the others from then on."""
     if len(values) < 3:
         return [tuple(range(len(values)))]
     shapes = [[n.extents.largest(extent) for extent in shape_of(v)] for v in values]

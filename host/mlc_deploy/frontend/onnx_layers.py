@@ -14,7 +14,7 @@ from .extents import product
 from .layers.indices import checked
 from .layers.norms import affine, batch_statistics, group_norm, lp_norm, squared_deviations
 from .layers.products import determinant, matmul, scaled
-from .layers.shapes import reshape
+from .layers.shapes import expand, reshape
 from .layers.transposed import conv_transpose, transposed_extents
 from .layers.windows import (
     Window,
@@ -71,7 +71,15 @@ def _conv_transpose(n: OnnxNode) -> Any:
     if shape is not None:
         whole = transposed_extents(extents, kernel, strides, dilations, more)
         total = [w - extent for w, extent in zip(whole, shape[-rank:], strict=True)]
-        small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+        # A larger output than the natural one has zeros at its end, as in onnxruntime.
+        small = [t if isinstance(t, int) and t < 0 else t // 2 for t in total]
+        large = [t - s for t, s in zip(total, small, strict=True)]
+        if mode == "SAME_UPPER":
+            grown = [isinstance(t, int) and t < 0 for t in total]
+            small, large = (
+                [b if g else a for a, b, g in zip(x, y, grown, strict=True)]
+                for x, y in ((small, large), (large, small))
+            )
         pads = small + large if mode == "SAME_UPPER" else large + small
     window = Window(kernel, strides, dilations, pads)
     return conv_transpose(n, x, w, window, n.attr("group", 1), more, n.optional(2))
@@ -194,7 +202,7 @@ def _instance_norm(n: OnnxNode) -> Any:
 def _layer_norm(n: OnnxNode) -> Any:
     x, epsilon, axis = n.input(0), n.attr("epsilon", 1e-5), n.axis(-1)
     shape = shape_of(x)
-    # As a dense layer behind it takes rows: fold_scale sees both.
+    # As a dense layer after it takes rows: fold_scale sees both.
     flat = reshape(n, x, (product(shape[:axis]), product(shape[axis:])))
     own = (v and reshape(n, v, (1, product(shape_of(v)))) for v in (n.input(1), n.optional(2)))
     y = affine(n, n.emit("layer_norm", flat, axes=[1], epsilon=epsilon), *own)
@@ -219,7 +227,14 @@ def _mean_variance_norm(n: OnnxNode) -> Any:
 
 def _group_norm(n: OnnxNode) -> Any:
     x, scale, shift = (n.input(k) for k in range(3))
-    return group_norm(n, x, n.attr("num_groups"), scale, shift, n.attr("epsilon", 1e-5))
+    groups = n.attr("num_groups")
+    if n.opset < 21:  # scale and bias have an element per group
+        each = (groups, n.shape()[1] // groups)
+        scale, shift = (
+            reshape(n, expand(n, reshape(n, v, (groups, 1)), each), (product(each),))
+            for v in (scale, shift)
+        )
+    return group_norm(n, x, groups, scale, shift, n.attr("epsilon", 1e-5))
 
 
 # ONNX's own definitions of some norms subtract the square of the mean from the mean of squares. Few

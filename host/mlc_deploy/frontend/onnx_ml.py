@@ -230,8 +230,8 @@ def _normalizer(n: OnnxNode) -> Any:
 
 
 def _one_hot_encoder(n: OnnxNode) -> Any:
-    """Gives zeros for a number that is no category, also with zeros=0, which promises that there is
-    none."""
+    """Gives zeros for a number that is not a category, also with zeros=0, which promises that there
+    is none."""
     names = labels(n, "cats_int64s")
     x = n.cast(n.input(0), "int64")
     same = n.emit("equal", with_axis(n, x, len(n.shape())), n.constant(names, "int64"))
@@ -249,7 +249,7 @@ def _scaler(n: OnnxNode) -> Any:
 
 def _columns_of(n: OnnxNode, x: Value, grams: Any, columns: Any, step: int, none: int) -> Value:
     """The columns of the sequences [G, size] found in rows [N, C], at each place where they may
-    begin, with `step` between their members; `none` where there is none of them.
+    begin, with `step` between their members; `none` where there are none.
 
     Members are numbered, then pairs of the number of a sequence's beginning and its next member.
     """

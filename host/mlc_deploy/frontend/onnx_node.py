@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
@@ -91,7 +91,7 @@ class OnnxNode(NumberedNode):
         """An input. Raises ValueError unless it is a sequence."""
         value = self.inputs[number] if number < len(self.inputs) else None
         if not isinstance(value, TensorList):
-            raise ValueError(f"input {number} is no sequence of tensors")
+            raise ValueError(f"input {number} is not a sequence of tensors")
         return value
 
     def two_dimensional(self, axis: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class OnnxNode(NumberedNode):
             origins = self._importer.origins.get(value, frozenset())
             fixed = " ".join(f"--const {name}=…" for name in sorted(origins))
             raise NeedsValue(
-                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                f"'{what}' is known only at run time, but is needed when the model is compiled",
                 self.place,
                 f"{fixed} (values= in Python), where that is always the same"
                 if fixed
@@ -136,14 +136,14 @@ class OnnxNode(NumberedNode):
 
     def ints(self, name: str, number: int) -> list[int] | None:
         """Integers that are an attribute in old opsets and input `number` in recent ones. Extents
-        that a run decides are expressions."""
+        known only at run time are expressions."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
             found = list(self.dims(number, name))
         return found
 
     def dims(self, number: int, what: str) -> list[Extent]:
-        """The integers of an input; extents that a run decides are expressions. Raises NeedsValue
+        """The integers of an input; extents known at run time are expressions. Raises NeedsValue
         for other data."""
         value = self.input(number)
         if self.extents.is_followed(value):
@@ -212,10 +212,14 @@ class OnnxNode(NumberedNode):
 
     def body(self, name: str, *inputs: Given) -> list[Given]:
         """The outputs of the graph in an attribute, for these inputs."""
+        return self._importer.body(self.graph(name), inputs, self._scope, self.source)
+
+    def graph(self, name: str) -> GraphProto:
+        """The graph in an attribute. Raises ValueError if it is missing."""
         if name not in self._attributes:
             raise ValueError(f"attribute '{name}' is missing")
-        graph = self._attributes[name].g
-        return self._importer.body(graph, inputs, self._scope, self.source)
+        graph: GraphProto = self._attributes[name].g
+        return graph
 
     def tried(self, convert: Callable[[], list[T]]) -> list[T]:
         """The result of convert, without leaving its calls in the graph."""

@@ -75,10 +75,15 @@ def _squeeze(n: OnnxNode) -> Any:
         for extent in (e for e in old if isinstance(e, Expr)):
             what = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
             warnings.warn(what, ModelWarning, stacklevel=2)
-    gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
-    if any(not is_const(old[axis], 1) for axis in gone):
-        raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
-    return without(n, n.input(0), sorted(gone))
+    gone, x = {normal_axis(n.op, axis, len(old)) for axis in axes}, n.input(0)
+    for axis in gone:
+        if isinstance(old[axis], Expr) and n.extents.largest(old[axis]) == 1:
+            x = n.emit(
+                "grow", x, axis=axis, extent=1
+            )  # the last of a tensor's rows, if it has some
+        elif not is_const(old[axis], 1):
+            raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
+    return without(n, x, sorted(gone))
 
 
 def _unsqueeze(n: OnnxNode) -> Any:

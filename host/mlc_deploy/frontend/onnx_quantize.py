@@ -54,6 +54,28 @@ def _linear(n: OnnxNode, dtype: str) -> tuple[Value, Value]:
     return _parameters(n, n.input(0), 1, dtype, axis, block)
 
 
+def dynamic_quantize(n: OnnxNode, x: Value) -> list[Value]:
+    """x as uint8 with the scale and the zero point of its own range, 0 included. NaN is no part of
+    the range; of zeros alone the scale is 1."""
+    axes, zero = tuple(range(len(shape_of(x)))), n.constant(0, x.type.dtype)
+    ends = []
+    for name, op in (("min", "minimum"), ("max", "maximum")):
+        end = n.emit(name, x, axes=axes, keepdims=False, skips_nan=True) if axes else x
+        ends.append(n.emit(op, end, zero))
+    low, high = ends
+    span = n.emit("divide", n.emit("subtract", high, low), n.constant(255, x.type.dtype))
+    scale = n.emit("where", n.emit("equal", high, low), n.constant(1, x.type.dtype), span)
+    place = n.emit("divide", n.emit("negative", low), scale)  # NaN of an infinite end
+    place = n.emit("where", n.emit("isnan", place), n.constant(255, x.type.dtype), place)
+    one = n.constant(1, x.type.dtype)
+    point = n.emit("quantize", place, one, n.constant(0, "uint8"))
+    return [n.emit("quantize", x, scale, point), scale, point]
+
+
+def _dynamic_quantize_linear(n: OnnxNode) -> Any:
+    return dynamic_quantize(n, n.input(0))
+
+
 def _quantize_linear(n: OnnxNode) -> Any:
     zero = n.optional(2)
     kind = BY_CODE.get(n.attr("output_dtype", 0)) if zero is None else n.kind(2)
@@ -239,6 +261,7 @@ def _qgemm(n: OnnxNode) -> Any:
 
 QUANTIZED: dict[str, Converter] = {
     "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize_linear,
+    "DynamicQuantizeLinear": _dynamic_quantize_linear,
     "MatMulInteger": _matmul_integer, "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize_linear,
     "com.microsoft::DequantizeLinear": _dequantize_linear, "com.microsoft::QGemm": _qgemm,

@@ -13,6 +13,7 @@ from .layers.shapes import rows, select, transposed
 from .node import shape_of
 from .onnx_elementwise import PLAIN
 from .onnx_node import Converter, OnnxNode
+from .onnx_quantize import dynamic_quantize
 
 ACTIVATIONS = {
     name.lower(): PLAIN[name]
@@ -23,7 +24,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}  # as layers/recurrent.py names them
-DYNAMIC = "DynamicQuantize"  # before the name of a layer whose weights and data are small integers
+DYNAMIC = "DynamicQuantize"  # before the name of a layer whose weights and data are quantized
 
 
 def _kind(n: OnnxNode) -> str:
@@ -74,6 +75,7 @@ def _cell(n: OnnxNode, number: int, backwards: bool, functions: list[Function]) 
         backwards=backwards,
         reset_after=bool(n.attr("linear_before_reset", 0)),
         peepholes=peepholes,
+        coupled=bool(n.attr("input_forget", 0)),
         products=products,
     )
 
@@ -85,7 +87,7 @@ def _rounded(n: OnnxNode, w: Value, first: int, number: int) -> Function:
     zero = None if is_zero(zeros) else select(n, zeros, number)
 
     def product(x: Value) -> Value:
-        q, x_scale, x_zero = n.standard("DynamicQuantizeLinear", x, outputs=3)
+        q, x_scale, x_zero = dynamic_quantize(n, x)
         sums = n.cast(integer_matmul(n, q, w, x_zero, zero), x.type.dtype)
         return n.emit("multiply", sums, n.emit("multiply", x_scale, scale))
 
@@ -96,8 +98,6 @@ def _recurrent(n: OnnxNode) -> Any:
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[
         n.attr("direction", "forward")
     ]
-    if n.attr("input_forget", 0):
-        raise n.refuse("coupled gates (input_forget) are not supported")
     if (rank := len(n.shape())) != 3:
         raise ValueError(f"{n.op} takes a tensor of 3 dimensions, and this one has {rank}")
     x, batch_first = n.input(0), n.attr("layout", 0)

@@ -20,7 +20,7 @@ from .layers.shapes import iota, reshape, select, split, stacked, transposed, wi
 from .node import shape_of
 from .onnx_decoders import causal
 from .onnx_node import Converter, OnnxNode
-from .onnx_quantize import channels_first
+from .onnx_quantize import channels_first, dynamic_quantize
 
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 GEMM = ("alpha", "beta", "transA", "transB")
@@ -264,7 +264,7 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         packed = n.fixed(3, "zero_points").reshape(count, -1)
         zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
-        raise n.refuse("zero points that are no whole numbers are not supported")
+        raise n.refuse("zero points that are not whole numbers are not supported")
     if bits in STORED and size in SIZES:
         plain = Constant(stored.value.reshape(count, blocks, -1))
         numbers = Deferred(TensorType(plain.type.shape, STORED[bits]), _signed, (plain, bits))
@@ -301,7 +301,7 @@ def _dynamic_matmul(n: OnnxNode) -> Any:
     number."""
     zeros: tuple[Value | None, Value | None]
     if n.op == "DynamicQuantizeMatMul":
-        x, x_scale, zero = n.standard("DynamicQuantizeLinear", n.input(0), outputs=3)
+        x, x_scale, zero = dynamic_quantize(n, n.input(0))
         w, w_scale, zeros, bias = n.input(1), n.input(2), (zero, n.optional(3)), n.optional(4)
     else:
         x, w, x_scale, w_scale = (n.input(k) for k in range(4))

@@ -48,7 +48,7 @@ OPEN_TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corn
 
 
 def is_open(*extents: Dim) -> bool:
-    """Whether only a run decides one of them."""
+    """Whether one of them is known only at run time."""
     return any(isinstance(e, Expr) for e in extents)
 
 
@@ -67,7 +67,8 @@ def _rounding(n: OnnxNode) -> str:
 
 
 def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    """The output extents of the axes, and their scales: None where a run decides them."""
+    """The output extents of the axes, and their scales: None where they are known only at run
+    time."""
     old = [n.shape()[axis] for axis in axes]
     if _is_plain(n):
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
@@ -93,13 +94,13 @@ def _times(n: OnnxNode, extent: Dim, scale: float) -> Dim:
         return simplified(extent * round(scale))
     if abs(1 / scale - round(1 / scale)) < SLACK:
         return simplified(extent // round(1 / scale))
-    what = f"an open dimension is resized by {scale:g}"
+    what = f"a dynamic dimension is resized by {scale:g}"
     raise n.refuse(what, "a whole scale, 1 by a whole number, or sizes")
 
 
 def _resize(n: OnnxNode) -> Any:
-    """Resizes one axis after the other, by indices or weights: constant ones, but of what a run
-    decides."""
+    """Resizes one axis after the other, by indices or weights: constant ones, unless extents
+    are dynamic."""
     x, rank = n.input(0), len(n.shape())
     mode = n.attr("mode", "nearest")
     if mode == "nearest" and is_open(*n.shape()):
@@ -148,13 +149,13 @@ def _resize(n: OnnxNode) -> Any:
 
 
 def _resized_to(n: OnnxNode, x: Value, axis: int, size: Dim, scale: float | None) -> Value:
-    """x with another extent along an axis, one of which a run decides; at computed places."""
+    """x with another extent along an axis, one of which is dynamic; at computed places."""
     extent, size = shape_of(x)[axis], n.extents.own(n, size)
     mode = n.attr("mode", "nearest")
     transform = _transform(n)
     if mode == "cubic" or n.attr("antialias", 0) or transform not in OPEN_TRANSFORMS:
         raise n.refuse(
-            f"an open dimension is resized in mode '{mode}', by '{transform}'",
+            f"a dynamic dimension is resized in mode '{mode}', by '{transform}'",
             f"linear or nearest, without antialias, by {', '.join(OPEN_TRANSFORMS)}",
         )
 
@@ -198,7 +199,7 @@ def _whole_places(n: OnnxNode, places: Value) -> Value:
 
 
 def _repeated(n: OnnxNode, x: Value) -> Value | None:
-    """Each element as often as a scale says, of extents that a run decides; None where that is not
+    """Each element as often as a scale says, of dynamic extents; None where that is not
     what resizing does."""
     at = 1 if _is_plain(n) else 2
     scales: list[float] = n.attr("scales", [])
@@ -222,7 +223,7 @@ def _repeated(n: OnnxNode, x: Value) -> Value | None:
 
 
 def _crop(n: OnnxNode, axes: list[int], sizes: list[int], scales: list[float]) -> Any:
-    """Resizes a region that is data."""
+    """Resizes a region known at run time."""
     mode = n.attr("mode", "nearest")
     if (
         mode == "cubic"
@@ -233,7 +234,7 @@ def _crop(n: OnnxNode, axes: list[int], sizes: list[int], scales: list[float]) -
         )
     ):
         raise n.refuse(
-            "this way of sampling a region that is data is not supported",
+            "this way of sampling a region that is known at run time is not supported",
             "mode linear, or a model in which 'roi' is constant",
         )
     own, rank, dtype = n.dtype(), len(n.shape()), n.dtype()

@@ -25,7 +25,7 @@ def bound_shapes(
     where: str,
     bounds: Mapping[str, str],
 ) -> list[tuple[Dim, ...]]:
-    """The shapes of all inputs; open dimensions are symbols. bounds: the text of each open
+    """The shapes of all inputs; dynamic dimensions are symbols. bounds: the text of each dynamic
     dimension, such as "<=512". Raises ShapeError that names unknown dimensions and the options for
     them."""
     names = [i.name for i in inputs]
@@ -55,7 +55,7 @@ def bound_shapes(
 def open_inputs(
     inputs: Sequence[ValueInfoProto], bound: Sequence[tuple[Dim, ...]], where: str
 ) -> list[str]:
-    """The inputs of which the model leaves sizes open, with those that they have here."""
+    """The inputs of which the model has dynamic sizes, with those that they have here."""
     own = [declared_shape(i, where) for i in inputs]
     return [
         open_text(info.name, _text(declared), here)
@@ -89,7 +89,7 @@ def refuse_unknown_dims(
         if name not in there:
             known = ", ".join(sorted(there)) or "none: --shape gives whole shapes"
             raise ShapeError(
-                f"--bind names '{name}', which is no dimension of the model's inputs",
+                f"--bind names '{name}', which is not a dimension of the model's inputs",
                 where=where,
                 mend=known,
             )
@@ -138,7 +138,7 @@ def _agreed(
         raise ShapeError(
             f"{text} contradicts the model, where it is {_text(own)}",
             where=where,
-            mend="a shape that fits, or the model exported with that dimension left open",
+            mend="a shape that fits, or export the model with that dimension dynamic",
         )
     return tuple(int(d) for d in given)
 

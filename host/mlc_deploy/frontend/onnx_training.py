@@ -1,6 +1,6 @@
 """Converters of one step of training (ai.onnx.preview.training), and of random numbers.
 
-Random numbers need a seed. They are drawn at compile time by numpy's generator, like those of
+Random numbers need a seed. They are generated at compile time by numpy's generator, like those of
 onnx's reference, so all runs have the same.
 """
 
@@ -130,6 +130,8 @@ def _dropout(n: OnnxNode) -> Any:
     if training is None or (isinstance(training, Constant) and not training.value.all()):
         return [x, every] if len(n.outputs) > 1 else x
     ratio = n.optional(1) or n.constant(0.5, "float32")
+    if isinstance(ratio, Constant) and not ratio.value.any():
+        return [x, every] if len(n.outputs) > 1 else x
     limited(math.prod(n.shape()), "a table of random numbers")
     drawn: NDArray[Any] = _generator(n).uniform(0, 1, n.shape())
     ratio, training = n.cast(reshape(n, ratio, ()), "float32"), reshape(n, training, ())

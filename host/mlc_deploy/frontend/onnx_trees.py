@@ -1,5 +1,5 @@
-"""Forests of decision trees (ai.onnx.ml), walked on the board. One loop, with as many turns as the
-deepest tree has levels, goes from root to leaf in all trees of all rows at once.
+"""Forests of decision trees (ai.onnx.ml), walked on the board. One loop, with as many iterations as
+the deepest tree has levels, goes from root to leaf in all trees of all rows at once.
 
 Every node asks x <= value or x == value. Other comparisons become one of these: opposite ones with
 the answers swapped, x < value as x <= the next smaller number, a set as a chain of equalities.

@@ -86,7 +86,7 @@ def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
 
 def entries_of(stream: Any, where: str) -> dict[str, bytes]:
     """The entries of a zip archive by name, without the folder around them. They must not be
-    compressed, so together they are no larger than the file. Raises ImporterError, OSError."""
+    compressed, so together they are not larger than the file. Raises ImporterError, OSError."""
     try:
         size = stream.seek(0, io.SEEK_END)
         with zipfile.ZipFile(stream) as file:
@@ -115,7 +115,7 @@ def entries_of(stream: Any, where: str) -> dict[str, bytes]:
                 found[name] = file.read(info)
             return found
     except DAMAGED:
-        what = "this is no .pt2 file, or a damaged one"
+        what = "this is not a .pt2 file, or it is damaged"
         raise ImporterError(what, where=where, mend=AGAIN) from None
 
 
@@ -362,7 +362,7 @@ class _Checked:
             case "range_constraints", dict():
                 for size in value:
                     if not SIZE.fullmatch(size) or re.search(r"\d{7}", size):
-                        self.refuse(f"{size!a:.60} is no dimension", entry)
+                        self.refuse(f"{size!a:.60} is not a dimension", entry)
                 return {s: self.plain(v, entry, "", depth + 1) for s, v in value.items()}
         return self.plain(value, entry, key, depth + 1)
 
@@ -372,16 +372,16 @@ class _Checked:
             case "expr_str":
                 size = expression(text)
                 if size is None:
-                    self.refuse(f"the size {shown} is no expression, but code", entry)
+                    self.refuse(f"the size {shown} is not an expression, but code", entry)
                 return size
             case "target" | "as_operator":
                 if not is_operator(text, self.operators):
-                    self.refuse(f"the function {shown} is no operator on tensors", entry)
+                    self.refuse(f"the function {shown} is not an operator on tensors", entry)
             case _ if key in TREES:
                 return self.tree(text, entry, key)
             case _ if key in NAMED:
                 if text and (not NAME.fullmatch(text) or iskeyword(text)):
-                    self.refuse(f"{shown} is no name, but may be code", entry)
+                    self.refuse(f"{shown} is not a name, but may be code", entry)
             case _ if key in FREE_TEXT:
                 pass
             case _:

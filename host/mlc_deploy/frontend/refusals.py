@@ -36,13 +36,13 @@ def reading(path: Path, mend: str = "") -> Iterator[None]:
 
 @contextmanager
 def mistakes_at(place: str, bound: Collection[str] = ()) -> Iterator[None]:
-    """Turns the errors of converters into an ImporterError that names the place. bound: the open
+    """Turns the errors of converters into an ImporterError that names the place. bound: the dynamic
     dimensions of inputs, by name."""
     try:
         yield
     except UnknownValue as error:
         names = sorted(v.name for v in free_vars(error.of)) if error.of is not None else []
-        what = f"the node needs to know '{error.of}', which only a run decides"
+        what = f"the node needs to know '{error.of}', which is known only at run time"
         mend = f"{names[0]}=16: one of its sizes" if names else ""
         raise ImporterError(what, where=place, mend=mend) from error
     except MISTAKES as error:
@@ -115,10 +115,10 @@ def shape_text(name: str, given: Sequence[int]) -> str:
 
 def fixed_and_open(dimension: str, bound: str, name: str, size: int, where: str) -> ShapeError:
     return ShapeError(
-        f"--bind '{dimension}{bound}' leaves a dimension open, and the shape of '{name}' fixes it "
-        f"to {size}",
+        f"--bind '{dimension}{bound}' makes a dimension dynamic, and the shape of '{name}' fixes "
+        f"it to {size}",
         where=where,
-        mend=f"--bind {dimension}={size}, or --bind alone for every open dimension of '{name}'",
+        mend=f"--bind {dimension}={size}, or --bind alone for every dynamic dimension of '{name}'",
     )
 
 

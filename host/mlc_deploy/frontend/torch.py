@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # Reasons for operators that have no converter on purpose.
 TRAINING = "the module is in training mode; call module.eval() before the export"
-RANDOM = "it draws random numbers"
-BY_DATA = "its output is a number or a shape that depends on the data"
+RANDOM = "it generates random numbers"
+BY_DATA = "its output is a number or a shape known only at run time"
 REASONS = {
     **dict.fromkeys(("aten._native_batch_norm_legit_functional", "aten.native_dropout"), TRAINING),
     **dict.fromkeys(("aten.rand", "aten.randn", "aten.randint", "aten.bernoulli",
@@ -68,7 +68,7 @@ def from_torch(
     """The graph of a PyTorch program, not optimized. Weights are views of the program's own.
 
     shapes gives whole shapes of inputs; dims gives values of dynamic dimensions by their names in
-    program.range_constraints ("s0"), "<=512" for an open one, or another's symbol. converters
+    program.range_constraints ("s0"), "<=512" for a dynamic one, or another's symbol. converters
     adds to the table or overrides it: the key is "namespace.operator", the value a function of a
     TorchNode and the call's arguments. trust lets a file run code of its author; without it, a file
     that could run code is refused. Raises ImporterError, and InstallError if torch is missing.
@@ -93,7 +93,7 @@ def read_program(
         program = _trusted(file) if trust else _data(file, operators)
     if not is_program(program):
         raise ImporterError(
-            f"a {type(program).__name__} is no program of torch.export",
+            f"a {type(program).__name__} is not a program of torch.export",
             mend="torch.export.export(module.eval(), (example inputs, ...))",
         )
     return program
@@ -111,7 +111,7 @@ def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             operator = isinstance(node.target, (torch._ops.OpOverload, higher))
             if node.op == "call_function" and not (operator or is_python(node.target)):
-                what = f"the function '{operator_key(node.target)}' is no operator on tensors"
+                what = f"the function '{operator_key(node.target)}' is not an operator on tensors"
                 raise ImporterError(what, where=str(path), mend=TRUST)
     return program
 

@@ -47,7 +47,9 @@ def converted(n: TorchNode, convert: Converter, arguments: Sequence[Any]) -> Any
     if n.op.startswith("aten.") and n.aten in MOVING:
         real, imag = (convert(n, *_parts(n, arguments, which)) for which in (0, 1))
         return _together(real, imag)
-    raise n.refuse("it is not supported for complex numbers", "torch.view_as_real, and real ones")
+    raise n.refuse(
+        "it is not supported for complex numbers", "torch.view_as_real, and real operators"
+    )
 
 
 def _any_complex(arg: Any) -> bool:

@@ -19,7 +19,8 @@ Body = Any  # torch.fx.GraphModule
 
 
 def _tensors(n: TorchNode, values: Sequence[Any]) -> list[Value]:
-    """The operands of a body as tensors. Raises ImporterError for a number that a run decides."""
+    """The operands of a body as tensors. Raises ImporterError for a number known only at run
+    time."""
     found: list[Value] = []
     for value in values:
         match value:
@@ -42,7 +43,7 @@ def _truth(n: TorchNode, found: Any) -> Value:
 def _while_loop(
     n: TorchNode, going: Body, body: Body, carried: Sequence[Any], seen: Sequence[Any]
 ) -> list[Value]:
-    """The condition is computed before each turn, from the states at its beginning."""
+    """The condition is computed before each iteration, from the states at its beginning."""
     states, others = _tensors(n, carried), list(seen)
 
     def turn(_: Value, own: list[Value], __: list[Value]) -> Any:
@@ -72,8 +73,8 @@ def _cond(
 def _scan(
     n: TorchNode, body: Body, states: Sequence[Any], sequences: Sequence[Value], seen: Sequence[Any]
 ) -> list[Value]:
-    """Turn t reads element t of every sequence. The body gives the states, then the elements of
-    results."""
+    """Iteration t reads element t of every sequence. The body gives the states, then the elements
+    of results."""
     own, others = _tensors(n, states), list(seen)
 
     def turn(_: Value, before: list[Value], elements: list[Value]) -> Any:

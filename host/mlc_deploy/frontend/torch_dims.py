@@ -1,4 +1,4 @@
-"""The dynamic dimensions of a torch.export program: numbers, or extents that each run decides.
+"""The dynamic dimensions of a torch.export program: numbers, or extents known at run time.
 
 torch calls them s0, s77 and so on. The user's names, given to torch.export.Dim, are known only
 while the program is in memory; a .pt2 file has torch's names.
@@ -20,21 +20,21 @@ from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-SUGGESTED = 128  # the largest bound of an open dimension in an example
+SUGGESTED = 128  # the largest bound of a dynamic dimension in an example
 SIZE = re.compile(r".*\.size\(\)\[\d+\]")  # how torch names the source of a dimension
 
 
 @dataclass(frozen=True, slots=True)
 class Dims:
     """By torch's symbol: the number of each known dimension, the name and largest value of each
-    open one, and the other dimension that one is."""
+    dynamic one, and the other dimension that one is."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     opened: dict[str, tuple[str, int]] = field(default_factory=dict)
     same: dict[str, Expr] = field(default_factory=dict)
 
     def extent(self, extent: Any) -> Dim | None:
-        """Our extent of one of torch's; None unless it is a number or one open dimension."""
+        """Our extent of one of torch's; None unless it is a number or one dynamic dimension."""
         if isinstance(extent, int):
             return extent
         names = [str(s) for s in _free(extent)]
@@ -62,7 +62,7 @@ def bound(
     for name, given in dims.items():
         if name not in by_name:
             raise ShapeError(
-                f"--bind names '{name}', which is no dynamic dimension of the program's inputs",
+                f"--bind names '{name}', which is not a dynamic dimension of the program's inputs",
                 where=where,
                 mend=", ".join(shown.values()) or "none: its shapes are fixed",
             )
@@ -114,7 +114,7 @@ def _refuse_unknown(
         for extent in own:
             if found.extent(extent) is None:
                 raise ShapeError(
-                    f"'{name}' has the extent {_text(extent, shown)}, which cannot stay open: it "
+                    f"'{name}' has the extent {_text(extent, shown)}, which cannot be dynamic: it "
                     "is computed from another",
                     where=where,
                     mend=f"--bind {shown[str(_free(extent)[0])]}=16: one of its sizes",

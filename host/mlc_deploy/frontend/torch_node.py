@@ -78,7 +78,7 @@ class TorchNode(Node):
         return self.builder.emit(op, *args, name=self.name, source=self.source, **attrs)
 
     def tensor(self, operand: Value | Expr | complex, dtype: str) -> Value:
-        """A tensor or a number, as a tensor of dtype; also a number that a run decides."""
+        """A tensor or a number, as a tensor of dtype; also a number known only at run time."""
         if isinstance(operand, Expr):
             operand = self.extents.value(self, operand)
         if isinstance(operand, Value):

@@ -71,7 +71,7 @@ SIZES: Mapping[str, Callable[..., Any]] = {
     "aten.sym_stride": lambda x, axis: product(shape_of(x)[axis:][1:]),
 }
 
-# Python's and torch's functions on extents that a run decides. Only assertions compare extents, so
+# Python's and torch's functions on dynamic extents. Only assertions compare extents, so
 # comparisons are true.
 OF_EXTENTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg")},
@@ -166,7 +166,7 @@ class Conversion:
                 case _:
                     raise ImporterError(
                         f"the module writes to '{spec.target or spec.arg.name}' when it runs, "
-                        "which is no buffer and no input",
+                        "which is neither a buffer nor an input",
                         where=self.where,
                         mend="module.eval() before the export",
                     )
@@ -280,7 +280,7 @@ class Conversion:
             if not same or value.type.dtype != dtype:
                 shape = [n if e is None else e for e, n in zip(known, wanted.shape, strict=True)]
                 raise ImporterError(
-                    f"the converter gives {value.type}, and torch {dtype}{shape}", where=place
+                    f"the converter returned {value.type}, and torch {dtype}{shape}", where=place
                 )
 
     # ---------------------------------------------------------------------------------- outputs
@@ -294,7 +294,7 @@ class Conversion:
         for value, name in zip(users, names, strict=True):
             if isinstance(value, Complex):
                 raise ImporterError(
-                    f"output '{name}' is of complex numbers, which boards do not give",
+                    f"output '{name}' has complex numbers, which boards do not return",
                     where=self.where,
                     mend="torch.view_as_real",
                 )

@@ -213,7 +213,7 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _masked(n: TorchNode, x: Any, mask: Any) -> Any:
-    """x[mask], for a mask of x's first dimensions; a run decides the number of rows."""
+    """x[mask], for a mask of x's first dimensions; the number of rows is known at run time."""
     rank, shape = len(shape_of(mask)), shape_of(x)
     count = math.prod(shape[:rank])
     flat = reshape(n, x, (count, *shape[rank:]))
@@ -334,7 +334,9 @@ def _arange(n: TorchNode, *arguments: Any) -> Any:
         return n.constant(np.arange(*bounds), n.dtype)
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if step != 1:
-        raise n.refuse(f"numbers {step} apart, as many as a run decides", "torch.arange(end)")
+        raise n.refuse(
+            f"numbers {step} apart, as many as are known at run time", "torch.arange(end)"
+        )
     (extent,) = _sizes(n, [larger(simplified(end - start), 0)])
     count = iota(n, extent, 1, 0)
     begin = n.extents.value(n, start)

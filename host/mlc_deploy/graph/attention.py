@@ -186,7 +186,7 @@ def _cost_of(
         multiplied = _elements(shape)
         if plan is None or not plan.cost:
             total += DEFAULT * multiplied / target.lanes("float32")
-        else:  # the plan counts an open extent as OPEN, whatever its expression
+        else:  # the plan counts a dynamic extent as OPEN, whatever its expression
             total += plan.cost * multiplied / prod(n if isinstance(n, int) else OPEN for n in shape)
     total += MOVED * _elements(products[0].args[1].type.shape)
     return total + sum(operand.moved for operand in read)
@@ -204,7 +204,7 @@ def _through(graph: Rewriting, x: Value) -> Value:
 
 
 def _scores(graph: Rewriting, x: Value) -> tuple[Value, Value | None, float]:
-    """The product behind the scores, the bias added to it, and the scale."""
+    """The product that makes the scores, the bias added to it, and the scale."""
     bias: Value | None = None
     call = graph.call(x, "add")
     if call is not None and graph.once(x):

@@ -60,8 +60,8 @@ def static(
     dims: Mapping[str, Dim | str] | None = None,
 ) -> Function:
     """The function with every dimension known. `dims` has extents by the dimension's name, `shapes`
-    has shapes by the parameter's. A dimension with "<=n" stays open: each run decides its extent,
-    up to n. One with another's symbol is the same. Raises GraphError if a dimension stays
+    has shapes by the parameter's. A dimension with "<=n" is dynamic: its extent is known at run
+    time, up to n. One with another's symbol is the same. Raises GraphError if a dimension stays
     unknown, and for shapes that do not fit."""
     same = {symbol(name): n for name, n in (dims or {}).items() if isinstance(n, Expr)}
     function = rebuilt(function, {}, same) if same else function
@@ -120,7 +120,7 @@ def _with_params(function: Function, params: Mapping[str, Array]) -> Function:
         raise GraphError(
             f"bind_params: '{param.name}' is {bound(param.type, dims)}, and the array given is "
             f"{type_of(array)}",
-            mend="astype and reshape of numpy",
+            mend="array.astype(...) or array.reshape(...)",
         )
     constants: dict[Value, Value] = {p: Constant(a, p.name) for p, a in known.items()}
     kept = replace(

@@ -100,13 +100,13 @@ class _Open:
         if var in self.hidden:
             raise GraphError(
                 f"{self.name}: '{var.name}' is read outside of the dataflow block that it is in",
-                mend="bb.emit_output(…) for what a block is to give",
+                mend="bb.emit_output(…) for the outputs of a block",
             )
         if var not in self.known:
             if self.names.fresh(var.name) != var.name:
                 raise GraphError(
-                    f"{self.name}: '{var.name}' is another function's, or has the name of a "
-                    "variable that is there",
+                    f"{self.name}: '{var.name}' belongs to another function, or has the name of an "
+                    "existing variable",
                     mend="a parameter of this function, with a name of its own",
                 )
             self.known.add(var)
@@ -143,7 +143,7 @@ class BlockBuilder:
         """Builds a function inside the `with`. emit_func_output ends it, and may give the
         parameters instead."""
         if self._within:
-            raise GraphError(f"function '{name}' begins inside of '{self._open.name}'")
+            raise GraphError(f"function '{name}' begins inside '{self._open.name}'")
         if name in self._functions:
             raise GraphError(f"there is a function '{name}' already", mend="another name")
         before, self._open, self._within = self._open, _Open(name), True
@@ -190,10 +190,10 @@ class BlockBuilder:
         if not self._within:
             raise GraphError("emit_func_output ends no function", mend='with bb.function("main"):')
         if here.function is not None:
-            raise GraphError(f"function '{here.name}' has its output already")
+            raise GraphError(f"function '{here.name}' already has its output")
         if here.block is not None:
             raise GraphError(
-                f"{here.name}: emit_func_output stands in a dataflow block", mend="it comes after"
+                f"{here.name}: emit_func_output is inside a dataflow block", mend="it comes after"
             )
         several = outputs if isinstance(outputs, Sequence) else (outputs,)
         given = [self._value(v) for v in several]
@@ -210,7 +210,7 @@ class BlockBuilder:
         if here.free:
             missing = ", ".join(v.name for v in here.free)
             raise GraphError(
-                f"{here.name}: {missing} is read, and is no parameter",
+                f"{here.name}: {missing} is read, and is not a parameter",
                 mend=f'bb.function("{here.name}", [{missing}, …]), or params=[{missing}, …] at '
                 "the end",
             )
@@ -371,9 +371,9 @@ class BlockBuilder:
         source: str = "",
     ) -> tuple[list[Var], list[Var]]:
         """Emits a loop and returns its last states and its results. CallLoop explains the parts.
-        step takes the turn's number, the states and the elements of the sequences in `read`. It
-        emits the calls of a turn and returns the next states and the elements of the results. It
-        may read every value that is known here."""
+        step takes the iteration's number, the states and the elements of the sequences in `read`.
+        It emits the calls of an iteration and returns the next states and the elements of the
+        results. It may read every value that is known here."""
         given = [self._value(s) for s in states]
         sequences = [self._value(x) for x, _ in read]
         with self._body(name) as here:
@@ -431,7 +431,9 @@ class BlockBuilder:
         """Makes a variable of the dataflow block, or a call, visible outside of it."""
         here = self._open
         if here.block is None:
-            raise GraphError("emit_output stands in no dataflow block", mend="with bb.dataflow():")
+            raise GraphError(
+                "emit_output is outside of a dataflow block", mend="with bb.dataflow():"
+            )
         if _is_call(value) or isinstance(value, Word):
             made = self.emit(value, name=name)  # type: ignore[arg-type]
         else:
@@ -464,14 +466,14 @@ class BlockBuilder:
                 assert isinstance(made, Var)
                 return made
         raise GraphError(
-            f"an argument is {arg!r:.80}, which is no value of the graph",
+            f"an argument is {arg!r:.80}, which is not a value of the graph",
             mend='graph.const(1.0, "float32") for numbers',
         )
 
     def _emit(self, call: Any, name: str | Sequence[str], source: str) -> Any:
         here = self._open
         if here.function is not None:
-            raise GraphError(f"function '{here.name}' has its output already")
+            raise GraphError(f"function '{here.name}' already has its output")
         call = replace(call, args=tuple(self._value(a) for a in call.args))
         if isinstance(call, CallPacked) and not call.pure and here.block is not None:
             raise GraphError(

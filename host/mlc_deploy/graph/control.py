@@ -25,7 +25,7 @@ from .nodes import (
     with_values,
 )
 
-TURN = TensorType((), "int64")  # the number of a loop's turn
+TURN = TensorType((), "int64")  # the number of a loop's iteration
 TRUTH = TensorType((), "bool")
 
 Run = Callable[[Function, Sequence[Array]], Sequence[Array]]
@@ -46,11 +46,11 @@ def _of_loop(loop: CallLoop) -> tuple[TensorType, ...]:
     if not 0 <= loop.states <= count <= len(args):
         raise ValueError(f"the loop has {len(args)} arguments, for {count} states and sequences")
     if isinstance(loop.turns, int) and loop.turns < 0:
-        raise ValueError(f"the loop has {loop.turns} turns")
+        raise ValueError(f"the loop has {loop.turns} iterations")
     states, read, others = args[: loop.states], args[loop.states : count], args[count:]
     for t in read:
         if not t.shape or not same_dim(t.shape[0], loop.turns):
-            raise ValueError(f"a sequence that {loop.turns} turns read is {t}")
+            raise ValueError(f"a sequence that {loop.turns} iterations read is {t}")
     seen = [TURN, *states, *map(element, read), *others]
     taken = [p.type for p in loop.body.params]
     if not same_types(taken, seen):
@@ -82,7 +82,7 @@ def _of_branch(branch: CallBranch) -> tuple[TensorType, ...]:
 
 
 def element(t: TensorType) -> TensorType:
-    """The type of a sequence's element, which one turn reads."""
+    """The type of a sequence's element, which one iteration reads."""
     return TensorType(t.shape[1:], t.dtype)
 
 
@@ -101,7 +101,7 @@ def listed(types: Sequence[TensorType]) -> str:
 def run_loop(
     loop: CallLoop, args: Sequence[Array], types: Sequence[TensorType], run: Run
 ) -> tuple[Array, ...]:
-    """The outputs of a loop, with these types. run computes the body. turns must be known."""
+    """The outputs of a loop, with these types. run computes the body. `turns` must be known."""
     assert isinstance(loop.turns, int)
     count = loop.states + len(loop.read)
     states, read, others = list(args[: loop.states]), args[loop.states : count], args[count:]
@@ -136,8 +136,8 @@ def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Arr
 
 @optional(level=1)
 def constants_into_bodies(function: Function) -> Function:
-    """loop(body, x, w), branch(c, body, w)   =>   the body holds the constant w, where every turn
-    sees it whole"""
+    """loop(body, x, w), branch(c, body, w)   =>   the body holds the constant w, where every
+    iteration sees it whole"""
     return with_bindings(function, list(map(_holding_constants, function.bindings)))
 
 
@@ -188,7 +188,7 @@ def trimmed(binding: Binding, needed: Collection[Value]) -> Binding:
 
 
 def _trimmed_loop(binding: Binding, loop: CallLoop, needed: Collection[Value]) -> Binding:
-    """States stay: the next turn reads them."""
+    """States stay: the next iteration reads them."""
     own, count = loop.states, loop.states + len(loop.read)
     kept = [out in needed for out in binding.outputs[own:]]
     body = _giving(loop.body, [True] * own + kept)

@@ -23,10 +23,10 @@ from .scalars import at_most
 
 def multiply_accumulates(binding: Binding) -> int:
     """The multiply-accumulates of a call: convolutions and matrix products only. A loop counts all
-    its turns, and a branch the body with more.
+    its iterations, and a branch the body with more.
 
     Zero padding counts as data, and Winograd filtering as the convolution that it computes. A
-    dimension that a run decides (graph/scalars.py) counts as its maximum. TypeError if a shape is
+    dynamic dimension (graph/scalars.py) counts as its maximum. TypeError if a shape is
     symbolic.
     """
     match binding.call:
@@ -38,7 +38,7 @@ def multiply_accumulates(binding: Binding) -> int:
             return sum(map(multiply_accumulates, at_most(function).bindings))
         case CallLoop(body, turns=turns):
             if not isinstance(turns, int):
-                raise TypeError(f"a loop has {turns} turns")
+                raise TypeError(f"a loop has {turns} iterations")
             return turns * sum(map(multiply_accumulates, body.bindings))
         case CallBranch() as branch:
             return max(sum(map(multiply_accumulates, f.bindings)) for f in bodies(branch))

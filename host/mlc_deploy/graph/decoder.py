@@ -7,7 +7,7 @@ values. It returns the keys and values with the step's appended:
 
 Here it becomes a function of the tokens alone. Keys and values are states of `length` rows.
 `append_rows` writes the rows of the step, and readers read the first P + S rows. The number of
-tokens read is a state, too, and so is the likeliest token of the step before. A negative number
+tokens read is a state, too, and so is the most likely token of the step before. A negative number
 among the tokens stands for this token, so a caller can ask for a step before it knows the token.
 """
 
@@ -79,13 +79,16 @@ def with_cache(
     if not isinstance(steps, Symbol) and not is_const(steps, 1):
         raise GraphError(
             f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
-            mend="a model exported with an open length of its input, or of one token",
+            mend="a model exported with a dynamic length of its input, or of one token",
         )
     most = dict(function.extents)
     assert isinstance(steps, Symbol | int), f"{ids} has {steps} tokens"
     longest = most[steps.name] if isinstance(steps, Symbol) else steps
     if window is not None and window - 1 + longest > length:
-        what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
+        what = (
+            f"a window of {window} tokens and a step of {longest} do not fit into a cache of "
+            f"{length} rows"
+        )
         raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
 
     e = Emitter(function)
@@ -169,7 +172,7 @@ def with_cache(
     for cache, name in caches.items():
         found = _source(body, outputs[name], written)
         if found not in written:
-            what = f"output '{name}' is not the cache '{cache.name}' with the step's rows behind it"
+            what = f"output '{name}' is not the cache '{cache.name}' with the step's rows after it"
             raise GraphError(what)
         following.append((grown[cache], written[found]))
     taken = [p for p in body.params if p not in within]
@@ -203,7 +206,7 @@ def decoder_of(
 
 
 def _reading(e: Emitter, ids: Var, likeliest: Var) -> list[Binding]:
-    """The bindings of e, with a token below 0 read as the likeliest of the step before."""
+    """The bindings of e, with a token below 0 read as the most likely of the step before."""
     known, e.bindings = e.bindings, []
     dtype = ids.type.dtype
     stands = e.emit("less", ids, Constant(np.array(0, dtype)), name="stands")
@@ -265,7 +268,7 @@ def _sharing_weights(bindings: Sequence[Binding]) -> Iterator[Binding]:
 
 
 def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
-    """The value of `known` behind an output, without the calls that only name its extents."""
+    """The value of `known` that an output shows, without the calls that only name its extents."""
     makers: dict[Value, AnyCall] = {b.outputs[0]: b.call for b in body.bindings}
     while value not in known:
         match makers.get(value):

@@ -1,8 +1,8 @@
 """A decoder that writes by itself: the program has the loop and the choice of each token.
 
 A decoder of graph/decoder.py reads tokens. Here it goes on after them. It chooses a token from the
-logits. While more tokens are wanted and the last one ends nothing, a turn of a loop reads the last
-token and chooses the next. The loop's body is the step of one token. Caches stay in place.
+logits. While more tokens are wanted and the last one ends nothing, an iteration of a loop reads the
+last token and chooses the next. The loop's body is the step of one token. Caches stay in place.
 
 Inputs besides the tokens: WANTED, the number of tokens to write (0: only read), ENDS, the tokens
 that end the text, and the way to choose (Choice). Outputs: FIRST and REST, the chosen tokens, and
@@ -34,7 +34,7 @@ OWN = "loop"  # the source of the loop's own calls
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The settings for choosing tokens: values of the program, named as its inputs. temperature 0
-    takes the likeliest token. draw (for the first token) and draws (for the others) are numbers
+    takes the most likely token. draw (for the first token) and draws (for the others) are numbers
     from 0 to 1: the share of all likelihoods before the chosen token, in order of token numbers."""
 
     temperature: Value
@@ -134,7 +134,7 @@ def _step_of_one(function: Function) -> Function:
 
 
 def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
-    """bool[]: the token is none of the ends."""
+    """bool[]: the token is not among the ends."""
     same = e.emit("equal", ends, token, name="same", source=OWN)
     same = e.emit("cast", same, name="same", source=OWN, dtype="int32")
     found = e.emit("max", same, name="found", source=OWN, axes=(0,), keepdims=False)
@@ -144,7 +144,7 @@ def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
 def _chosen(
     e: Emitter, token: Value, logits: Value, how: Choice, draws_any: Value, name: str
 ) -> Var:
-    """The likeliest token, or a drawn one."""
+    """The most likely token, or a sampled one."""
     args = (token, logits, how.temperature, how.top_k, how.top_p, how.draw)
     types = [v.type for v in args]
     out = Var(e.names.fresh(name), COUNT)
@@ -159,7 +159,7 @@ def _likeliest(types: list[TensorType]) -> Function:
 
 
 def _drawn(types: list[TensorType]) -> Function:
-    """The token drawn by a given number (ops/draw.py)."""
+    """The token sampled by a given number (ops/draw.py)."""
     bb = BlockBuilder("drawn")
     names = ("token", "logits", "temperature", "top_k", "top_p", "draw")
     _, *given = (bb.param(n, t.shape, t.dtype) for n, t in zip(names, types, strict=True))

@@ -34,7 +34,7 @@ def symbol(name: str) -> Var:
 
 def tensor_type(shape: Sequence[Dim | str], dtype: str = "float32") -> TensorType:
     """The type of tensors of a shape, where "m" and "m * 2" are symbolic dimensions. Raises
-    ValueError for an unknown dtype, a negative extent, or text that is no dimension."""
+    ValueError for an unknown dtype, a negative extent, or text that is not a dimension."""
     extents = tuple(parsed(d) if isinstance(d, str) else dim(d) for d in shape)
     for extent in extents:
         if isinstance(extent, int) and extent < 0:
@@ -47,7 +47,7 @@ def parsed(text: str) -> Dim:
     try:
         return dim(_parsed(ast.parse(text.strip(), mode="eval").body))  # type: ignore[arg-type]
     except (SyntaxError, ValueError):
-        what = f"'{text}' is no dimension"
+        what = f"'{text}' is not a dimension"
         raise ValueError(f'{what}\n  try: a number, a name such as "m", or "m * 2"') from None
 
 

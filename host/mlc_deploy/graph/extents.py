@@ -1,4 +1,4 @@
-"""Extents that only a run decides: the number of nonzero elements, the length of a text.
+"""Extents known only at run time: the number of nonzero elements, the length of a text.
 
 Such an extent is a symbolic dimension. A parameter of its name, int64[], gives its value, or a call
 of the operator `extent`. An output of its name returns it to the caller. Memory is planned for the
@@ -87,7 +87,7 @@ def _exprs(value: Any) -> Iterator[Expr]:
 
 
 def largest(t: TensorType, most: Mapping[str, int]) -> TensorType:
-    """The type of the largest tensor, with the maximum of each extent that a run decides."""
+    """The type of the largest tensor, with the maximum of each dynamic extent."""
     return TensorType(tuple(largest_extent(n, most) for n in t.shape), t.dtype)
 
 
@@ -104,7 +104,7 @@ def largest_extent(extent: Dim, most: Mapping[str, int]) -> Dim:
 
 
 def opened(function: Function, dims: Mapping[str, str]) -> Function:
-    """The function with dimensions that each run decides. dims has them by name, with the maximum
+    """The function with dynamic dimensions. dims has them by name, with the maximum
     as "<=512". Each becomes a parameter of its name, too. Raises GraphError for an unknown
     dimension, and for other text."""
     known = [v.name for v in symbols([p.type for p in function.params])]
@@ -123,7 +123,7 @@ def most_of(name: str, text: str) -> int:
     """The number in "<=512". Raises GraphError."""
     number = re.fullmatch(r"\s*<=\s*(\d+)\s*", text)
     if number is None:
-        mend = f"{name}=128, {name}<=128, or the name of another that has a number"
+        mend = f"{name}=128, {name}<=128, or the name of another dimension that has a number"
         raise GraphError(f"{name} cannot be '{text}'", mend=mend)
     if not 0 < int(number[1]) <= LARGEST:
         raise outside(name, text, f"{name}<=128")
@@ -144,7 +144,7 @@ def open_extents(function: Function) -> dict[str, tuple[str, ...]]:
     for name, t in ends:
         for extent in t.shape:
             if isinstance(extent, Expr) and not isinstance(extent, Symbol):
-                raise GraphError(f"'{name}' is {t}: '{extent}' is no extent of its own")
+                raise GraphError(f"'{name}' is {t}: '{extent}' is not an extent of its own")
         names = tuple("" if isinstance(n, int) else str(n) for n in t.shape)
         if any(names):
             found[name] = names

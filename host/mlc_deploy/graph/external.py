@@ -87,7 +87,7 @@ def register_func(name: str, f: Any = None, override: bool = False) -> Any:
 
     def register(function: F) -> F:
         if not callable(function):
-            raise ExternalError(f"'{name}' is registered as {function!r}, which is no function")
+            raise ExternalError(f"'{name}' is registered as {function!r}, which is not a function")
         if name in _REGISTERED and not override:
             raise ExternalError(
                 f"there is a function '{name}' already",
@@ -122,7 +122,7 @@ def reference_of(where: str, name: str) -> External:
             f"'{name}' is C on the board; the reference needs a Python function of its name",
             where=where,
             mend=f'@mlc.register_func("{name}") above a function of the same arguments, or the '
-            "right outputs (--expect)",
+            "expected outputs (--expect)",
         )
     function = _REGISTERED[name]
 
@@ -163,14 +163,14 @@ def call_external(
     for out, (shape, dtype) in zip(outputs, shapes, strict=True):
         if (out.shape, out.dtype) != (shape, dtype):
             raise ExternalError(
-                f"'{name}' made its output {out.dtype}{list(out.shape)}, which is "
+                f"'{name}' changed its output to {out.dtype}{list(out.shape)}, which is "
                 f"{dtype}{list(shape)}",
                 where=where,
                 mend="out[:] = …, which keeps shape and dtype",
             )
     if isinstance(result, np.ndarray) and not any(np.may_share_memory(result, o) for o in outputs):
         raise ExternalError(
-            f"'{name}' returned an array; what it computes belongs into its last argument",
+            f"'{name}' returned an array; its results belong into its last argument",
             where=where,
             mend="out[:] = …, instead of return",
         )

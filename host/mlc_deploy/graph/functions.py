@@ -44,7 +44,7 @@ def recognize_functions(function: Function) -> Function:
 
 
 def _operators(binding: Binding, definition: Definition, names: Names) -> list[Binding]:
-    """The operators that compute a function; none if one of its stages is no operator."""
+    """The operators that compute a function; none if one of its stages is not an operator."""
     call, stages = binding.call, definition.stages
     assert isinstance(call, CallTIR)
     values: dict[Buffer, Value] = dict(zip(definition.func.buffers, call.args, strict=False))
@@ -91,8 +91,8 @@ def _operator(stage: ReadStage, values: dict[Buffer, Value], name: str) -> Call 
 
 
 def _steps(value: Expr, inputs: dict[Buffer, int]) -> list[Step]:
-    """The expression as steps; none if it is a single load, too long, or has a part that is no
-    step."""
+    """The expression as steps; none if it is a single load, too long, or has a part that is not
+    a step."""
     steps: list[Step] = []
     numbers: dict[Expr, int] = {}
     for part in bottom_up(value, numbers, _operands):

@@ -14,14 +14,14 @@ TUPLES = frozenset({"gather_nd", "scatter_nd"})
 
 
 def index_extents(function: Function) -> Mapping[str, int]:
-    """The number of entries that each index parameter may index, by name. Extents that a run
-    decides count as their maximum."""
+    """The number of entries that each index parameter may index, by name. Dynamic extents
+    count as their maximum."""
     found = {p.name: index_extent(function, p) for p in function.params}
     return {name: extent for name, extent in found.items() if extent is not None}
 
 
 def index_extent(function: Function, param: Var) -> int | None:
-    """The number of entries that the parameter may index; None if it is no index."""
+    """The number of entries that the parameter may index; None if it is not an index."""
     return _extent(function, param, dict(function.extents))
 
 

@@ -223,7 +223,7 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
         if isinstance(call, CallTIR) and call.definition is not None:
             tensors.update(zip(binding.outputs, call.definition.compute(inputs), strict=True))
             continue
-        assert isinstance(call, Call), f"{binding} is no operator's call"
+        assert isinstance(call, Call), f"{binding} is not an operator's call"
         plan = call.plan
         if plan is None and operator(call.op).pattern in ANCHORS:
             types = [TensorType(t.shape, t.dtype) for t in inputs]
@@ -244,7 +244,7 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
 
 
 def _scalar(value: Value) -> te.Tensor:
-    assert isinstance(value, Constant) and value.value.size == 1, f"{value} is no scalar"
+    assert isinstance(value, Constant) and value.value.size == 1, f"{value} is not a scalar"
     number = const(value.value.item(), value.type.dtype)
     tensor: te.Tensor = te.compute(value.value.shape, lambda *_: number, name="scalar")
     return tensor

@@ -166,26 +166,26 @@ class CallFused(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallLoop(Node):
-    """Runs `body` for `turns` turns. Each turn begins with the states that the one before left.
+    """Runs `body` for `turns` iterations. Each iteration begins with the states that the one before
+    left.
 
-    args are first the `states` before the first turn, then a sequence for each of `read`, then
-    values that every turn sees whole. Turn t sees element t of a sequence's dimension 0, counted
-    from the end where `read` is True. body takes the turn's number, int64[], and then the turn's
-    part of args. It returns the states after the turn, and for each of `written` an element of a
-    result. A result has its elements along a dimension 0 of `turns`, from the end on where
-    `written` is True.
+    args are first the `states` before the first iteration, then a sequence for each of `read`, then
+    values that every iteration sees whole. Iteration t sees element t of a sequence's dimension 0,
+    counted from the end where `read` is True. body takes the iteration's number, int64[], and then
+    the iteration's part of args. It returns the states after the iteration, and for each of
+    `written` an element of a result. A result has its elements along a dimension 0 of `turns`, from
+    the end on where `written` is True.
 
     conditional: the first state is bool[], and the loop ends when it is false. Elements of results
-    that no turn wrote are then undefined. owned: the states lie in the loop's own memory, where it
-    leaves the last ones.
+    that no iteration wrote are then undefined. owned: the states lie in the loop's own memory,
+    where it leaves the last ones.
 
-    turns may be a dimension that only a run decides. counted: the last of args, int64[], is the
-    number of turns, and `turns` is the maximum.
+    turns may be a dimension known only at run time. counted: the last of args, int64[], is the
+    number of iterations, and `turns` is the maximum.
 
-    trailing: (state, result), by number: states without memory of their own. A turn finds such a
-    state where the turn before wrote its element of the result. The first turn finds it beside the
-    result. The memory plan sets these (graph/plan.py).
-    """
+    trailing: (state, result), by number: states without memory of their own. An iteration finds
+    such a state where the iteration before wrote its element of the result. The first iteration
+    finds it beside the result. The memory plan sets these (graph/plan.py)."""
 
     body: Function
     args: tuple[Value, ...]
@@ -232,7 +232,7 @@ class Binding(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class Function(Node):
     """`states`: names of parameters, each with the output that holds its next value
-    (graph/states.py). `extents`: symbolic dimensions that only a run decides, by name, each with
+    (graph/states.py). `extents`: symbolic dimensions known only at run time, by name, each with
     the most it can be (graph/extents.py)."""
 
     name: str

@@ -65,7 +65,7 @@ class _Calls:
         self.bindings = [b for b in function.bindings if not is_view(b)]
         self.needs: list[set[int]] = []
         self.readers: list[list[int]] = [[] for _ in self.bindings]
-        makers: dict[Value, set[int]] = {}  # the calls behind a value, through views
+        makers: dict[Value, set[int]] = {}  # the calls that compute a value, through views
         for binding in function.bindings:
             needed = {n for a in binding.call.args for n in makers.get(a, ())}
             if is_view(binding):

@@ -1,10 +1,10 @@
 """A function with its memory plan, and the parts within it: the bodies of loops and branches.
 
-The states of a loop, and those of the model, stay in place. A turn writes the next state over the
-one it began with, if nothing later in the turn reads the old one. Otherwise the next state is
-copied there at the end of the turn. A turn may also give a state as an element of a result. If the
-first state lies beside this result, the elements are the states, which need no memory of their own.
-"""
+The states of a loop, and those of the model, stay in place. An iteration writes the next state over
+the one it began with, if nothing later in the iteration reads the old one. Otherwise the next state
+is copied there at the end of the iteration. An iteration may also give a state as an element of a
+result. If the first state lies beside this result, the elements are the states, which need no
+memory of their own."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class Part:
     """The `calls` of a function in the order they run, and its memory `plan`.
 
     The memory of the function's parameters and outputs is fixed: the caller decides it. The same
-    holds for the number of a loop's turn, unless it is read. `parts` are the parts of the bodies
-    that a call runs.
-    """
+    holds for the number of a loop's iteration, unless it is read. `parts` are the parts of the
+    bodies that a call runs."""
 
     function: Function
     calls: tuple[Binding, ...]

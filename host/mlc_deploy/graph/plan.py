@@ -24,7 +24,8 @@ from .views import Memory, is_owned, is_view, owning, update, updated_args
 @dataclass(frozen=True, slots=True)
 class Place:
     """`size` bytes from `offset` of a space. `index` is the number of the input or output. For each
-    (loop, bytes) in `strides`, the place moves by this many bytes from turn to turn of the loop."""
+    (loop, bytes) in `strides`, the place moves by this many bytes from iteration to iteration of
+    the loop."""
 
     space: Space
     index: int
@@ -42,13 +43,14 @@ class Place:
         return replace(self, offset=self.offset + offset, size=size)
 
     def element(self, loop: int, turns: int, backwards: bool) -> Place:
-        """The place of each turn's element, for a loop that reads or writes a sequence here."""
+        """The place of each iteration's element, for a loop that reads or writes a sequence
+        here."""
         size = self.size // turns if turns else 0
         offset = self.offset + (turns - 1) * size if backwards and turns else self.offset
         return replace(self, offset=offset, size=size).moving(loop, -size if backwards else size)
 
     def moving(self, loop: int, step: int) -> Place:
-        """This place, moving by `step` bytes from turn to turn of a loop."""
+        """This place, moving by `step` bytes from iteration to iteration of a loop."""
         return replace(self, strides=(*self.strides, (loop, step)))
 
 
@@ -146,8 +148,8 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
 
 
 def _trailing(binding: Binding, loop: CallLoop, memory: Memory) -> tuple[tuple[int, int], ...]:
-    """The states of a loop that are elements of a result, each with the result's number. A turn
-    gives one value for both, and the first state lies beside the result."""
+    """The states of a loop that are elements of a result, each with the result's number. An
+    iteration gives one value for both, and the first state lies beside the result."""
     if loop.conditional or loop.counted or not isinstance(loop.turns, int) or not loop.turns:
         return ()
     found: list[tuple[int, int]] = []

@@ -34,7 +34,7 @@ def known_precision(precision: str, target: Target) -> str:
         features = {"arm": "fp16", "x86_64": "f16c"}
         feature = features.get(target.arch)
         raise TargetError(
-            "the target has no instructions for float16, so that it would be slower than float32",
+            "the target has no instructions for float16, so it would be slower than float32",
             f"-mattr=+{feature}, where the CPU has it"
             if feature and target.kind != "c"
             else "precision float32",

@@ -39,9 +39,9 @@ SHOWN_ELEMENTS = 4  # constants up to this size print their values
 # Attributes of a function in script.
 PRIMITIVE = "Primitive"  # its calls are one kernel
 BODY = "Body"  # a loop or branch runs it
-INPUT_NAMES = "input_names"  # if they are no identifiers
+INPUT_NAMES = "input_names"  # if they are not identifiers
 OUTPUT_NAMES = "output_names"  # if they are not the names of the variables
-EXTENTS = "extents"  # names of dimensions that a run decides -> their maxima
+EXTENTS = "extents"  # names of dynamic dimensions -> their maxima
 STATES = "states"  # names of inputs -> names of the outputs that hold their next values
 
 LAYER = "layer "  # begins the comment with a binding's source

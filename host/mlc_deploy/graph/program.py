@@ -53,9 +53,9 @@ class KernelCall:
 @dataclass(frozen=True, slots=True)
 class LoopStep:
     """Runs a procedure `turns` times. The strides of places refer to the loop by its `number`. The
-    turn's number is written to `turn`, if given, before each turn. A turn runs only while the
-    `condition`, if given, is true. A `count`, if given, holds the number of turns, `turns` at
-    most."""
+    iteration's number is written to `turn`, if given, before each iteration. An iteration runs only
+    while the `condition`, if given, is true. A `count`, if given, holds the number of iterations,
+    `turns` at most."""
 
     number: int
     turns: int
@@ -89,7 +89,7 @@ class GraphProgram:
     weights). `states` has outputs that a run finds as the run before left them: the output's number
     and the name of its input in the model. `function` is the graph as lowered. `bindings` are its
     calls by number, also those in loops and branches. `externals` are its calls of registered
-    functions, which the executor does not run. `extents` has the extents that a run decides
+    functions, which the executor does not run. `extents` has the dynamic extents
     (graph/extents.py), with their maxima. `open` has the extents' names in the shapes of inputs and
     outputs, by name.
     """
@@ -332,7 +332,7 @@ class _Lowering:
             match call:
                 case CallPacked():
                     if number:
-                        what = f"'{call.func}' runs on this machine, and stands in a loop or branch"
+                        what = f"'{call.func}' runs on this machine, and is in a loop or branch"
                         mend = "an operator, or a call of it outside"
                         raise LowerError(what, where=str(binding), mend=mend)
                     layer = next(self.layers)
@@ -364,7 +364,7 @@ class _Lowering:
     ) -> LoopStep:
         number, self.loops = self.loops, self.loops + 1
         turns = call.turns
-        assert isinstance(turns, int), f"{binding} has {turns} turns"
+        assert isinstance(turns, int), f"{binding} has {turns} iterations"
         turn, *params = body.function.params
         states = [place(out) for out in binding.outputs[: call.states]]
         read = [
@@ -460,4 +460,4 @@ def _kernel(binding: Binding) -> str:
             return function.name
         case CallTIR(func) | CallPacked(func) | Call(func):
             return func
-    raise AssertionError(f"{binding} is no kernel")
+    raise AssertionError(f"{binding} is not a kernel")

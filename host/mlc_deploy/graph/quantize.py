@@ -61,7 +61,7 @@ class Quantized:
 
 
 def _dequantized(graph: Rewriting, value: Value) -> Quantized | None:
-    """The integers behind a dequantized float value."""
+    """The integers of a dequantized float value."""
     match graph.call(value, "dequantize"):
         case Call(_, (q, Constant(scale), Constant(zero))) if value.type.dtype == "float32":
             return Quantized(q, scale, zero)
@@ -99,7 +99,7 @@ def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
 
 def _rows_along_k(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """matmul(x, y)   =>   matmul(x, transpose(y), transpose_b=True), for int8, whose kernels sum
-    products along rows; likewise dense if y is no constant"""
+    products along rows; likewise dense if y is not constant"""
     match call:
         case Call("dense" | "matmul", (x, y), attrs) if not isinstance(y, Constant):
             rank = len(y.type.shape)

@@ -1,10 +1,10 @@
-"""Ranges of an open dimension, each with its own kernels: `--bind seq=1,<=64,<=512`.
+"""Ranges of a dynamic dimension, each with its own kernels: `--bind seq=1,<=64,<=512`.
 
     f(x, n)   =>   branch(n == 1, f for 1, branch(n <= 64, f for at most 64, f))
 
 Each body is the whole function over the same weights. A single number makes the dimension known in
 its body, with kernels for known shapes. "<=64" makes it another dimension with maximum 64. The
-length of the run decides which body runs.
+length in a run selects the body that runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parted(
 ) -> tuple[dict[str, Dim | str], dict[str, tuple[Range, ...]]]:
     """(dimensions with their largest range only, the lower ranges of dimensions with several). One
     that has another's name is that one, or has its number. Raises GraphError for ranges that do not
-    rise, a last one that is no bound, and names that lead round in a circle."""
+    rise, a last one that is not a bound, and names that lead round in a circle."""
     whole: dict[str, Dim | str] = {}
     ranges: dict[str, tuple[Range, ...]] = {}
     for name, text in dims.items():
@@ -84,14 +84,14 @@ def _read(name: str, text: str) -> list[Range]:
     rising = all(a.number < b.number for a, b in pairwise(found))
     if not rising or found[-1].exact:
         raise GraphError(
-            f"the ranges {name}={text} do not rise to a largest one",
+            f"the ranges {name}={text} are not in ascending order",
             mend=f"{name}=1,<=64,<=512",
         )
     return found
 
 
 def in_ranges(function: Function, ranges: Mapping[str, Sequence[Range]]) -> Function:
-    """The function with a body for each range of its open dimensions. Raises GraphError for an
+    """The function with a body for each range of its dynamic dimensions. Raises GraphError for an
     unknown dimension, and for outputs with a computed extent."""
     for name, lower in ranges.items():
         _refuse(function, name)
@@ -106,7 +106,7 @@ def _refuse(function: Function, name: str) -> None:
     opened = [n for n, _ in function.extents if n in names]
     if name not in opened:
         known = ", ".join(opened) or "none"
-        raise GraphError(f"'{function.name}' has no open dimension '{name}'", mend=known)
+        raise GraphError(f"'{function.name}' has no dynamic dimension '{name}'", mend=known)
     for out, value in zip(function.output_names, function.outputs, strict=True):
         for extent in symbols([value.type]):
             if extent.name not in opened:

@@ -171,7 +171,7 @@ def two_constants(
 
 
 def fold_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:
-    """The outputs of an operator on constants; None if an argument is no constant, or if the
+    """The outputs of an operator on constants; None if an argument is not constant, or if the
     outputs are too large.
 
     dequantize stays: an integer layer needs the integers (quantize.py).

@@ -1,4 +1,4 @@
-"""Kernels take dimensions that a run decides as arguments. Memory is planned for their maxima."""
+"""Kernels take dynamic dimensions as arguments. Memory is planned for their maxima."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def with_scalars(function: Function) -> Function:
     """The function with kernels that take their dimensions as arguments. The dimensions follow a
     kernel's tensors, in the order of its `extents`. They have the same names in all kernels, so
     equal kernels compare equal. Loops and branches take the dimensions of their bodies. A loop is
-    counted if its turns are such a dimension. Raises GraphError for a loop with elements of a size
-    that only a run decides."""
+    counted if its iterations are such a dimension. Raises GraphError for a loop with elements of a
+    size known only at run time."""
     return _with_scalars(
         function, {symbol(p.name): p for p in function.params}, dict(function.extents)
     )
@@ -90,7 +90,10 @@ def _hold_elements(binding: Binding, loop: CallLoop) -> None:
     for sequence in (*loop.sequences, *binding.outputs[loop.states :]):
         part = element(sequence.type)
         for extent in symbols([part])[:1]:
-            what = f"a loop's turns each take or give {part}, and only a run decides '{extent}'"
+            what = (
+                f"a loop's iterations each take or give {part}, and '{extent}' is known only at "
+                "run time"
+            )
             raise GraphError(what, where=binding.source, mend=f"{extent}=16: one of its sizes")
 
 

@@ -1,6 +1,6 @@
-"""Loops that gather an element by the turn's number read a sequence instead.
+"""Loops that gather an element by the iteration's number read a sequence instead.
 
-The place of a sequence's element moves from turn to turn, so nothing is copied.
+The place of a sequence's element moves from iteration to iteration, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _with_sequences(binding: Binding, names: Names) -> list[Binding]:
 
 
 def _places(body: Function) -> dict[Value, int]:
-    """The values that are a loop's turn plus a constant, with the constant."""
+    """The values that are a loop's iteration plus a constant, with the constant."""
     places: dict[Value, int] = {body.params[0]: 0}
     for binding in body.bindings:
         match binding.call:
@@ -93,7 +93,7 @@ def _places(body: Function) -> dict[Value, int]:
 
 
 def _is_view(x: Var, begin: int, turns: int) -> bool:
-    """Whether x has elements from `begin` on for all turns, and their slice needs no copy."""
+    """Whether x has elements from `begin` on for all iterations, and their slice needs no copy."""
     if not 0 <= begin <= x.type.sizes[0] - turns:
         return False
     return begin * element(x.type).bytes % ALIGNMENT == 0

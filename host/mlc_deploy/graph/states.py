@@ -42,7 +42,7 @@ def with_states(function: Function, states: Mapping[str, str]) -> Function:
         if not same_type(params[before], outputs[after]):
             raise GraphError(
                 f"input '{before}' is {params[before]}, and output '{after}' is {outputs[after]}: "
-                "they are no state",
+                "they do not form a state",
                 mend="a pair of one shape and one dtype",
             )
         if list(states.values()).count(after) > 1:

@@ -37,7 +37,7 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
     if not isinstance(steps, Symbol) and not is_const(steps, 1):
         raise GraphError(
             f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
-            mend="a program exported with an open length of its input, or of one token",
+            mend="a program exported with a dynamic length of its input, or of one token",
         )
     writes = _writes(function)
     if not writes:

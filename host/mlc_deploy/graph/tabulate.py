@@ -83,7 +83,8 @@ def _is_number(graph: Rewriting, value: Value) -> bool:
 
 
 def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Array:
-    """The output of a call, computed from `values` and from the calls behind other arguments."""
+    """The output of a call, computed from `values` and from the calls that compute other
+    arguments."""
     for arg in call.args:
         if isinstance(arg, Constant):
             values[arg] = arg.value

@@ -72,7 +72,7 @@ def verify(
             known.add(extent)
         integers = binding.call.tir_vars if isinstance(binding.call, CallTIR) else ()
         for dim in symbols([*(v.type for v in binding.outputs), TensorType(integers, "int64")]):
-            _hold(dim in known, f"no parameter says what dimension '{dim.name}' is", line)
+            _hold(dim in known, f"no parameter defines dimension '{dim.name}'", line)
     last = _returned(function)
     for value in function.outputs:
         there = not isinstance(value, Var) or value in defined
@@ -120,7 +120,7 @@ def _check_types(
             if module is not None:
                 _check_signature(module, func, [*args, *expected], tir_vars, line)
         case CallPacked(_, _, expected, pure):
-            _hold(bool(expected) or not pure, "a pure call gives nothing", line)
+            _hold(bool(expected) or not pure, "a pure call has no result", line)
         case CallFused(function):
             expected = tuple(v.type for v in function.outputs)
             _check_fused(function, args, known, line)
@@ -132,7 +132,9 @@ def _check_types(
             for function in bodies(control):
                 verify(function, module, known, most)
     _hold(
-        same_types(given, expected), f"the call gives {listed(expected)}, not {listed(given)}", line
+        same_types(given, expected),
+        f"the call returns {listed(expected)}, not {listed(given)}",
+        line,
     )
 
 
@@ -162,10 +164,14 @@ def _check_fused(
     constants, and takes args."""
     for binding in function.bindings:
         is_call = isinstance(binding.call, Call | CallTIR)
-        _hold(is_call, f"'{function.name}' fuses what is no operator: {binding}", line)
+        _hold(
+            is_call, f"'{function.name}' fuses something that is not an operator: {binding}", line
+        )
         for arg in binding.call.args:
             scalar = not isinstance(arg, Constant) or arg.value.size == 1
-            _hold(scalar, f"'{function.name}' holds a constant that is no scalar: {binding}", line)
+            _hold(
+                scalar, f"'{function.name}' holds a constant that is not a scalar: {binding}", line
+            )
     params = [p.type for p in function.params]
     fits = same_types(params, args)
     _hold(fits, f"'{function.name}' takes {listed(params)}, not {listed(args)}", line)

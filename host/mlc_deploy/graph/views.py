@@ -200,7 +200,7 @@ class Memory:
                     begin += arg.type.bytes
             case Call("slice", (x,), attrs):
                 offset = slice_offset(x.type, attrs["begin"], attrs["step"], attrs["shape"])
-                assert offset is not None, f"{binding} is no view"
+                assert offset is not None, f"{binding} is not a view"
                 self.within[out] = x, offset
             case Call("reshape" | "first" | "extent", (x, *_)):
                 self.within[out] = x, 0

@@ -368,6 +368,8 @@ INTRINSICS: dict[str, Any] = {
     "tdiv_": numbers.quotient,
     "tmod_": numbers.remainder,
     "exp_": lambda x: np.exp(np.float64(x)),
+    "expm1_": lambda x: np.expm1(np.float64(x)),
+    "log1p_": lambda x: np.log1p(np.float64(x)),
     "log_": lambda x: np.log(np.float64(x)),
     "sin_": lambda x: np.sin(np.float64(x)),
     "cos_": lambda x: np.cos(np.float64(x)),

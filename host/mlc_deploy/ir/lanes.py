@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from .build import cast, const, load
+from .build import cast, compare, const, load, select
 from .dtypes import dtype_of
-from .nodes import Binary, Broadcast, Call, Cast, Const, Expr, For, Load, Ramp, Seq, Shuffle, Var
+from .nodes import (
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    For,
+    Load,
+    Ramp,
+    Select,
+    Seq,
+    Shuffle,
+    Var,
+)
 from .rewrite import once, rebuild
+from .structural import same_expr
 
 Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per lane
 
@@ -76,6 +92,19 @@ def whole(e: Expr, most: int, known: Container[Var]) -> Expr | None:
             return whole(negative, most, known)
         case Binary("-", Const(0), Cast(_, Var() as v), "int32") if v in known:
             return e
+    return None
+
+
+def number_or(x: Expr, other: float) -> Expr:
+    """x, a float; `other` where it is NaN."""
+    return select(compare("==", x, x), x, const(other, x.dtype))
+
+
+def guarded(e: Expr) -> Expr | None:
+    """x, where e is `number_or(x, ...)`; else None."""
+    match e:
+        case Select(Compare("==", a, b), x, _) if same_expr(a, x) and same_expr(b, x):
+            return x
     return None
 
 

@@ -61,7 +61,7 @@ def _no_annotations() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Methods:
-    """The functions behind the nodes' methods. Their files import this one, so `ir/__init__.py`
+    """The functions of the nodes' methods. Their files import this one, so `ir/__init__.py`
     sets them."""
 
     script: Callable[[Node], str]
@@ -273,7 +273,7 @@ class Expr(Arithmetic):
     def __reduce__(self) -> tuple[Any, ...]:
         return self.methods.reduced(self)
 
-    if not TYPE_CHECKING:  # an expression is no integer; int() and float() ask for this, too
+    if not TYPE_CHECKING:  # an expression is not an integer; int() and float() ask for this, too
 
         def __index__(self) -> int:
             what = f"the value of '{self}' is not known while the program is being built"

@@ -1,7 +1,7 @@
 """Functions that differ only in sizes and operands become one function with parameters.
 
 A size is an integer above 1: the extent of a loop, a dimension of a buffer, or a part of an index.
-Integers that decide how a loop nest is lowered are no sizes: the extents of unrolled or vectorized
+Integers that decide how a loop nest is lowered are not sizes: the extents of unrolled or vectorized
 loops, divisors, and what is compared. An operand is a number on one side of + - * / in a value that
 is stored, such as a scale or a zero point.
 
@@ -266,7 +266,7 @@ class _Retelling:
         self.numbers[n] = len(self.numbers)
 
     def node(self, n: Any) -> Any:
-        """A node whose integers are no sizes, except in loads and blocks within."""
+        """A node whose integers are not sizes, except in loads and blocks within."""
         match n:
             case Var():
                 if n not in self.numbers:

@@ -13,8 +13,8 @@ PRAGMA = "pragma_"
 AUTO_UNROLL = "pragma_auto_unroll_max_step"  # loops inside are unrolled up to so many statements
 UNROLL_EXPLICIT = "pragma_unroll_explicit"  # False: LLVM or the C compiler may unroll
 DEBUG_SKIP = "pragma_debug_skip_region"  # the loop is left out: its results are wrong
-PREFETCH = "prefetch"  # of a loop: [[buffer, turns ahead], …]
-PREFETCH_NEXT = "prefetch_next"  # of a loop: [buffer, …], which turns inside prefetch in parts
+PREFETCH = "prefetch"  # of a loop: [[buffer, iterations ahead], …]
+PREFETCH_NEXT = "prefetch_next"  # of a loop: [buffer, …], which iterations inside prefetch in parts
 DOUBLE_BUFFER = "double_buffer_scope"  # of a block: the number of the buffer that it writes
 DIM_ALIGN = "buffer_dim_align"  # of a block: [[number of the buffer, axis, factor, offset], …]
 
@@ -26,7 +26,7 @@ WITHOUT = {
     "outermost",
     "parallel_barrier_when_finish": "a kernel ends where its parallel loop ends, and kernels wait "
     "for each other",
-    "parallel_stride_pattern": "the board's pool hands out turns of a parallel loop",
+    "parallel_stride_pattern": "the board's pool hands out iterations of a parallel loop",
     "import_c": "generated code calls no code of yours",
     "import_llvm": "generated code calls no code of yours",
 }
@@ -53,7 +53,7 @@ def defect(key: str, value: Any) -> tuple[str, str]:
             if not _is_rows(value, 2, object) or not all(
                 isinstance(name, str) and _is_int(ahead) for name, ahead in value
             ):
-                return f"prefetch is {value!r}", '[["A", 2], …]: buffers, turns ahead'
+                return f"prefetch is {value!r}", '[["A", 2], …]: buffers, iterations ahead'
         case "prefetch_next":
             if not isinstance(value, (list, tuple)) or not all(isinstance(n, str) for n in value):
                 return f"prefetch_next is {value!r}", '["A", …]: buffers'
@@ -82,7 +82,7 @@ def _is_rows(value: Any, length: int, kind: type) -> bool:
 def align_defect(factor: Any, offset: Any) -> str:
     """What is wrong with a storage alignment's numbers; "" for nothing."""
     if not _is_int(factor) or not 1 <= factor <= MOST_ALIGN:
-        return f"factor {factor!r} is no number from 1 to {MOST_ALIGN}"
+        return f"factor {factor!r} is not a number from 1 to {MOST_ALIGN}"
     if not _is_int(offset) or not 0 <= offset < factor:
-        return f"offset {offset!r} is no number from 0 to {factor - 1}"
+        return f"offset {offset!r} is not a number from 0 to {factor - 1}"
     return ""

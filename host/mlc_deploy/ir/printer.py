@@ -77,10 +77,12 @@ ATOM = 20
 # Float intrinsics with the dtype of their arguments, and the number of arguments: T has a function
 # for each.
 FLOAT_CALLS = dict.fromkeys(
-    "abs ceil cos erf exp floor gelu log nearbyint sigmoid silu sin sqrt tan tanh trunc".split(), 1
+    "abs ceil cos erf exp expm1 floor gelu log log1p nearbyint sigmoid silu sin".split()
+    + "sqrt tan tanh trunc".split(),
+    1,
 ) | {"fma": 3, "fmod": 2, "pow": 2}
 RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "T", "I", "R"})
-GLOBAL_SYMBOL = "global_symbol"  # the attribute for a function's name that is no identifier
+GLOBAL_SYMBOL = "global_symbol"  # the attribute for a function's name that is not an identifier
 
 
 def script(n: Node) -> str:

@@ -260,7 +260,7 @@ def children(n: Node) -> tuple[Node, ...]:
 
 
 def walk(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
-    """n and everything below it, parents first, each node once: an expression may stand in a great
+    """n and everything below it, parents first, each node once: an expression may occur in
     many places. Nodes in `seen` are left out; nodes that are met are added to it."""
     seen = set() if seen is None else seen
     stack = [n]

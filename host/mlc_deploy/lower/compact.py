@@ -52,10 +52,10 @@ class Access:
 def compact_buffers(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
 
-    If all uses of a buffer are inside some loops, it needs only the region that one turn touches,
-    unless a turn reads what an earlier turn wrote. Indices become relative to the region's minimum.
-    The lanes of a vectorized loop run each statement together, so the live region spans all lanes.
-    """
+    If all uses of a buffer are inside some loops, it needs only the region that one iteration
+    touches, unless an iteration reads what an earlier iteration wrote. Indices become relative to
+    the region's minimum. The lanes of a vectorized loop run each statement together, so the live
+    region spans all lanes."""
     root = func.body
     assert isinstance(root, Block)
     uses: dict[Buffer, list[Access]] = {b: [] for b in root.allocs}
@@ -146,8 +146,8 @@ def _around_all(found: list[Access]) -> tuple[For, ...]:
 
 
 def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
-    """(the loops around all accesses of a buffer, whether each turn of the innermost reads only
-    what it wrote itself)."""
+    """(the loops around all accesses of a buffer, whether each iteration of the innermost reads
+    only what it wrote itself)."""
     uses: dict[Buffer, list[Access]] = {buffer: []}
     _collect(body, (), uses)
     found = uses[buffer]
@@ -158,7 +158,7 @@ def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
 
 
 def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:
-    """The box that an access touches in one turn of the loops in `ranges`."""
+    """The box that an access touches in one iteration of the loops in `ranges`."""
     relaxed = {v: r for v, r in _ranges(access.loops).items() if v not in ranges}
     region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
     return region_under(region, {}, relaxed, ranges)
@@ -170,15 +170,15 @@ def _ranges(loops: tuple[For, ...]) -> Mapping[Var, Bounds]:
 
 
 def _moves(box: list[Interval], ranges: dict[Var, Bounds]) -> bool:
-    """Whether turns of the loops touch different parts of the buffer."""
+    """Whether iterations of the loops touch different parts of the buffer."""
     return any(n in ranges for low, _ in box for n in walk(low) if isinstance(n, Var))
 
 
 def _made_in_turn(
     buffer: Buffer, found: list[Access], boxes: list[list[Interval]], ranges: dict[Var, Bounds]
 ) -> bool:
-    """Whether a turn reads only what it wrote before. Indices relative to the turn would not find
-    an element of an earlier turn."""
+    """Whether an iteration reads only what it wrote before. Indices relative to the iteration would
+    not find an element of an earlier iteration."""
     loads = [n for n, access in enumerate(found) if access.loads]
     if not loads:
         return True

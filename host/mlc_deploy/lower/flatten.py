@@ -66,7 +66,7 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
         base = to_expr(form.without(lanes.var), offset.dtype)
         if lanes.var in free_vars(base):
             raise LowerError(
-                f"the lanes of an access to buffer '{buffer.name}' are no constant step apart: "
+                f"the lanes of an access to buffer '{buffer.name}' are not a constant step apart: "
                 f"{offset}",
                 where=func.name,
             )

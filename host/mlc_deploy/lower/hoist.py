@@ -1,4 +1,5 @@
-"""Guard hoisting: a guard that is the same in all turns is tested once, outside of the loop."""
+"""Guard hoisting: a guard that is the same in all iterations is tested once, outside of the
+loop."""
 
 from __future__ import annotations
 

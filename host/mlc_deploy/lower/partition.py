@@ -1,4 +1,4 @@
-"""Loop partition: hot loops lose their guards, which stay in the few turns that need them."""
+"""Loop partition: hot loops lose their guards, which stay in the few iterations that need them."""
 
 from __future__ import annotations
 
@@ -63,10 +63,12 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     """for i in range(n): if a*i + r < b: S
     =>   for i in range(m): S;   for i in range(n - m): if a*(i+m) + r < b: S[i := i + m]
 
-    where the guard holds for i < m in all turns of the loops inside. Guards from below and those of
-    if_then_else are cut alike. A symbolic m is found for guards from above only.
+    where the guard holds for i < m in all iterations of the loops inside. Guards from below and
+    those of if_then_else are cut alike. A symbolic m is found for guards from above only.
 
-    A parallel loop that is the whole body stays one loop, since its turns are the kernel's tasks:
+    A parallel loop that is the whole body stays one loop, since its iterations are the kernel's
+    tasks:
+
     parallel i in range(n): S   =>   parallel i in range(n): if i < m: S  else: S
     """
     dimensions = {v for b in func.buffers for v in symbols_of(b)}
@@ -134,7 +136,7 @@ class _Partition:
         return with_fields(loop, body=If(loop.var < found.surely, whole, rest))
 
     def turns(self, loop: For, first: int, end: int, ranges: dict[Var, Bounds]) -> Stmt:
-        """The loop's body for its turns [first, end)."""
+        """The loop's body for its iterations [first, end)."""
         shifted = substitute(loop.body, {loop.var: loop.var + first}) if first else loop.body
         cuts = self.cuts(with_fields(loop, extent=const(end - first), body=shifted), ranges)
         if cuts:
@@ -160,8 +162,8 @@ class _Partition:
         return If(surely, whole, rolled(self.visit(body, known)))
 
     def cuts(self, loop: For, ranges: dict[Var, Bounds]) -> list[int]:
-        """The turns where a guard in the loop begins or ceases to hold in all turns of the loops
-        inside."""
+        """The iterations where a guard in the loop begins or ceases to hold in all iterations of
+        the loops inside."""
         if WHOLE in loop.annotations:
             return []
         turns = int(loop.extent)  # type: ignore[call-overload]
@@ -221,7 +223,7 @@ class _Partition:
             end = simplify_expr(binary("min", at.never, end), ranges)
             rest = _last_turn(at.guards, loop)
         shifted = substitute(rest, {loop.var: loop.var + turn})
-        if loop.kind == "parallel":  # a turn is much work
+        if loop.kind == "parallel":  # an iteration is much work
             shifted = self.visit(shifted, {**known, loop.var: (0, None)})
         tail = For(loop.var, end - turn, "serial", shifted, loop.annotations)
         whole = simplify_expr(
@@ -260,8 +262,8 @@ def _guards_of_task(
     body: Stmt, task: Var, known: dict[Var, Bounds]
 ) -> tuple[Expr, frozenset[Expr]] | None:
     """A condition under which guards of a task's inner loops hold, and these guards: those of parts
-    of the task's number, as where tasks are rows of several matrices, that each turn of a loop
-    tests. No turn of the loop over tasks parts them."""
+    of the task's number, as where tasks are rows of several matrices, that each iteration of a loop
+    tests. No iteration of the loop over tasks parts them."""
     inner: dict[Var, Bounds] = {}
     first: Expr | None = None
     found: set[Expr] = set()
@@ -295,8 +297,9 @@ def _guards_of_task(
 
 
 def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:
-    """Whether a cut for the guard is not worth a copy of the loops inside. Some turns would still
-    test it, and there hoist_guards moves the test out of these loops, whose work dwarfs it."""
+    """Whether a cut for the guard is not worth a copy of the loops inside. Some iterations would
+    still test it, and there hoist_guards moves the test out of these loops, whose work dwarfs
+    it."""
     used = {n for n in walk(guard) if isinstance(n, Var)}
     dwarfed = any(n.kind == "serial" for n in inner) and not any(n.var in used for n in inner)
     return dwarfed and used != {loop.var}
@@ -304,7 +307,7 @@ def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Guards that hold for all turns < surely, and fail for all turns >= never."""
+    """Guards that hold for all iterations < surely, and fail for all iterations >= never."""
 
     surely: Expr
     never: Expr
@@ -345,7 +348,7 @@ def _symbolic_turns(
     reached = relax(to_expr(form.without(loop.var), dtype), 1, inner, ranges)
     if reached is None or uses(reached[0], loop.var):
         return None
-    if any(isinstance(n, Load) for n in walk(reached[0])):  # turns may store what others load
+    if any(isinstance(n, Load) for n in walk(reached[0])):  # iterations may store what others load
         return None
     low, high = reached[0], reached[0] + (reached[1] - 1)
     surely, never = ((const(step - 1, dtype) - least) // step for least in (high, low))
@@ -367,9 +370,8 @@ def _all_under(guards: Set[Expr], s: Stmt) -> bool:
 def _last_turn(guards: Set[Expr], loop: For) -> Stmt:
     """for l in vectorized(n): if n*i + l < b: S   =>   for l in range(min(b - n*i, n)): S
 
-    in the body of a loop i, for the guards under which everything in it is: in the turn after the
-    last whole one, some of the lanes run.
-    """
+    in the body of a loop i, for the guards under which everything in it is: in the iteration after
+    the last whole one, some of the lanes run."""
     inside = {n.var for n in walk(loop.body) if isinstance(n, For)}
 
     def visit(m: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Lowering: one list of steps turns a scheduled PrimFunc into flat loops. The list for the target
-machine follows (lower/machine/).
+"""Lowering: one list of steps iterations a scheduled PrimFunc into flat loops. The list for the
+target machine follows (lower/machine/).
 
 MLC_DUMP=all, or a comma-separated list of step names, prints the program to stderr after each.
 """
@@ -49,7 +49,7 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     simplify_body,
     compact_buffers,
     align_rows,
-    double_buffers,  # after compaction, which finds what one turn makes and uses
+    double_buffers,  # after compaction, which finds what one iteration makes and uses
     check_kept,
     share_storage,  # before loops are cut, which copies the uses of a buffer
     "loops",
@@ -64,7 +64,7 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     unroll_registers,  # after vectorize, which may leave loops over lanes
     unroll_as_asked,  # after vectorize: a vector's lanes count as one statement
     unroll_loops,  # late, so that the passes above see each statement once
-    unroll_open_loops,  # last: a turn is the vectors that the passes above made of it
+    unroll_open_loops,  # last: an iteration is the vectors that the passes above made of it
     remove_no_ops,
     check_bounds,  # before simplify, which drops the checks that always hold
     simplify_body,

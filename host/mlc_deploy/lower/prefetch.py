@@ -1,4 +1,4 @@
-"""Prefetches: a loop asks for the data of later turns before they need it."""
+"""Prefetches: a loop asks for the data of later iterations before they need it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .bodies import with_body
 Found = tuple[Load, tuple[For, ...]]  # a load, and the loops around it
 
 LINE = 64  # bytes of a cache line
-MOST_LINES = 1 << 10  # cache lines that one turn may ask for
+MOST_LINES = 1 << 10  # cache lines that one iteration may ask for
 
 
 @required
@@ -52,12 +52,11 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
     """for i (prefetch A, 2): S(A[f(i)])   =>   for i: prefetch(A[f(i + 2)] …); S(A[f(i)])
     for i (prefetch_next A): for j: S(A[i])   =>   for i: for j: prefetch(A[i + 1], part j); S(A[i])
 
-    One prefetch per cache line of each row that a turn reads. An address outside of the tensor is
-    harmless: nothing is loaded into a register. Raises LowerError where the loop does not read the
-    buffer, or a turn reads a part of symbolic size. With prefetch_next, the innermost loops that
-    read the buffer several times ask for the next turn's data in equal parts: memory then delivers
-    while they compute.
-    """
+    One prefetch per cache line of each row that an iteration reads. An address outside of the
+    tensor is harmless: nothing is loaded into a register. Raises LowerError where the loop does not
+    read the buffer, or an iteration reads a part of symbolic size. With prefetch_next, the
+    innermost loops that read the buffer several times ask for the next iteration's data in equal
+    parts: memory then delivers while they compute."""
     asked = (PREFETCH, PREFETCH_NEXT)
     if not any(isinstance(s, For) and s.annotations.keys() & asked for s in statements(func.body)):
         return func
@@ -92,11 +91,14 @@ def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
     for axis, ((_, extent), step) in enumerate(zip(box, each, strict=True)):
         if not isinstance(extent, Const):
             _refuse(
-                loop, name, f"a turn reads {extent} elements of dimension {axis}", "a split loop"
+                loop,
+                name,
+                f"an iteration reads {extent} elements of dimension {axis}",
+                "a split loop",
             )
         counts.append(-(-int(extent) // step))
     if prod(counts) > MOST_LINES:
-        why = f"a turn reads {prod(counts)} cache lines of it"
+        why = f"an iteration reads {prod(counts)} cache lines of it"
         _refuse(loop, name, why, "a loop further inside")
     axes = [Var(f"{loop.name}_line{n}", loop.var.dtype) for n in range(buffer.ndim)]
     at: list[Expr] = []
@@ -108,8 +110,8 @@ def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
 
 
 def _with_parts(loop: For, around: tuple[For, ...], name: str) -> Stmt:
-    """The loop's body, in which inner turns prefetch parts of the buffer for the loop's next turn.
-    Nothing changes where extents are symbolic, or nothing is read twice."""
+    """The loop's body, in which inner iterations prefetch parts of the buffer for the loop's next
+    iteration. Nothing changes where extents are symbolic, or nothing is read twice."""
     found = _reads(loop, name)
     places: dict[int, list[Found]] = {}  # by the innermost loop around loads
     for n, inner in found:
@@ -130,8 +132,8 @@ def _with_parts(loop: For, around: tuple[For, ...], name: str) -> Stmt:
 def _part(
     loop: For, around: tuple[For, ...], found: Sequence[Found], own: Sequence[Found], at: int
 ) -> Stmt | None:
-    """The prefetch of one turn of an inner loop, whose id is `at`. found: the buffer's loads in the
-    whole loop. own: its loads in the inner loop."""
+    """The prefetch of one iteration of an inner loop, whose id is `at`. found: the buffer's loads
+    in the whole loop. own: its loads in the inner loop."""
     buffer, inner = own[0][0].buffer, own[0][1]
     depth = next(n for n, o in enumerate(inner) if id(o) == at) + 1
     loops, inside = inner[:depth], [(n, path[depth:]) for n, path in own]
@@ -156,7 +158,7 @@ def _part(
 
 
 def _period(box: Sequence[Interval], var: Var, ranges: dict[Var, Bounds]) -> int | None:
-    """After how many turns of a loop the box moves; None where it is not seen to move."""
+    """After how many iterations of a loop the box moves; None where it is not seen to move."""
     for low, _ in box:
         for atom in linear(low, ranges).terms:
             match atom:

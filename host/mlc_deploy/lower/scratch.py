@@ -113,7 +113,7 @@ def _aligned(
                     f"storage_align: the stride of dimension {axis} of buffer '{buffer.name}' is "
                     f"{step}, which is not a constant",
                     where=func.name,
-                    mend="compute_at a loop whose turns need a constant part of it",
+                    mend="compute_at a loop whose iterations need a constant part of it",
                 )
             factor, offset = wanted[axis]
             step += (offset - step) % factor
@@ -138,10 +138,9 @@ def double_buffers(func: PrimFunc) -> PrimFunc:
     """for i in range(n): B = f(i); g(i, B)
     =>   B[0] = f(0);  for i in range(n): if i + 1 < n: B[(i + 1) % 2] = f(i + 1);  g(i, B[i % 2])
 
-    Each turn fills the next turn's half before it uses its own, so the next turn's loads need not
-    wait for this turn's sums. Raises LowerError where a turn cannot begin before the last one is
-    over, and where there is no such loop.
-    """
+    Each iteration fills the next iteration's half before it uses its own, so the next iteration's
+    loads need not wait for this iteration's sums. Raises LowerError where an iteration cannot begin
+    before the last one is over, and where there is no such loop."""
     func, asked = _take(func, DOUBLE_BUFFER)
     for name in asked:
         buffer = _scratch(func, name, "double_buffer")
@@ -154,7 +153,7 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
     root = func.body
     assert isinstance(root, Block)
     around, made_in_turn = shared_loops(root.body, buffer)
-    if not around:  # the loop of the schedule had one turn, and is gone
+    if not around:  # the loop of the schedule had one iteration, and is gone
         return func
     loop = around[-1]
     where = loop_header(loop)
@@ -162,11 +161,13 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
     makes = [s for s in stmts if buffer in _buffers(s, Store)]
     uses = [s for s in stmts if s not in makes]
     if loop.kind != "serial":
-        _refuse(buffer, f"turns of loop '{loop.name}' are {loop.kind}", where)
+        _refuse(buffer, f"iterations of loop '{loop.name}' are {loop.kind}", where)
     if not any(buffer in _buffers(s, Load) for s in uses):
         _refuse(buffer, f"a statement of loop '{loop.name}' both makes and uses it", where)
     if not made_in_turn:
-        _refuse(buffer, f"turns of loop '{loop.name}' use what others made", where)
+        _refuse(
+            buffer, f"iterations of loop '{loop.name}' use what other iterations computed", where
+        )
     made = {b for s in makes for b in _buffers(s, Store)}
     touched = {b for s in uses for b in (*_buffers(s, Load), *_buffers(s, Store))}
     written = {b for s in uses for b in _buffers(s, Store)}
@@ -176,7 +177,7 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
         other = (*early, *shared)[0]
         _refuse(
             buffer,
-            f"what it is made of, '{other}', is made in the same turn of loop '{loop.name}'",
+            f"its source '{other}', is computed in the same iteration of loop '{loop.name}'",
             where,
             f"compute_at '{other}' within it, or outside of loop '{loop.name}'",
         )
@@ -208,7 +209,7 @@ def _refuse(buffer: Buffer, why: str, where: str, mend: str = "") -> NoReturn:
     raise LowerError(
         f"double_buffer: buffer '{buffer.name}': {why}",
         where=where,
-        mend=mend or "compute_at a serial loop whose turns make all that they use",
+        mend=mend or "compute_at a serial loop whose iterations compute all that they use",
     )
 
 

@@ -56,10 +56,9 @@ class Span:
 def share_storage(func: PrimFunc) -> PrimFunc:
     """alloc A, B; A = …; … = A; B = …; … = B   =>   A and B at one offset of the workspace
 
-    A buffer is alive from its first use to its last. A loop whose turns pass data on through the
-    buffer keeps it alive in all turns. Local buffers are left to LLVM. The attribute WORKSPACE
-    holds the offsets, by buffer name.
-    """
+    A buffer is alive from its first use to its last. A loop whose iterations pass data on through
+    the buffer keeps it alive in all iterations. Local buffers are left to LLVM. The attribute
+    WORKSPACE holds the offsets, by buffer name."""
     root = func.body
     assert isinstance(root, Block)
     shared = [b for b in root.allocs if b.scope == "global"]
@@ -133,7 +132,7 @@ def _is_kept(found: Sequence[Access]) -> bool:
 
 def _life(found: Sequence[Access], spans: dict[For, Span]) -> Span:
     """From the first to the last access. A loop counts as a whole if only some accesses are in it,
-    or if its turns pass data on through the buffer."""
+    or if its iterations pass data on through the buffer."""
     first, last = found[0].position, found[-1].position
     common = _common_loops(found)
     for access in found:
@@ -156,7 +155,8 @@ def _common_loops(found: Sequence[Access]) -> list[For]:
 
 
 def _written_before_read(found: Sequence[Access], loop: For) -> bool:
-    """Whether in each turn of `loop` the first access writes every element that the turn reads."""
+    """Whether in each iteration of `loop` the first access writes every element that the iteration
+    reads."""
     begin = found[0]
     if not isinstance(begin.node, Store) or loop.kind == "vectorized":
         return False

@@ -20,12 +20,13 @@ from ..ir import (
 )
 from .lanes import uses
 
-SELDOM = 5  # a part is seldom if its loop has at least this many times its turns
-MOST_UNROLLED = 192  # statements per turn of a part that runs seldom
+SELDOM = 5  # a part is seldom if its loop has at least this many times its iterations
+MOST_UNROLLED = 192  # statements per iteration of a part that runs seldom
 
 
 def is_seldom(turns: int, of: int) -> bool:
-    """Whether a part runs in so few of a loop's turns that unrolling it gains next to nothing."""
+    """Whether a part runs in so few of a loop's iterations that unrolling it gains next to
+    nothing."""
     return turns * SELDOM <= of
 
 

@@ -160,7 +160,7 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
     """for i (auto_unroll_max_step 16): for j in range(4): S   =>   … for j in unrolled(4): S
 
     The pragma holds for its loop and the loops inside. Each is unrolled, innermost first, if its
-    turns make at most that many statements, and at most "lower.unroll_limit". Where the pragma
+    iterations make at most that many statements, and at most "lower.unroll_limit". Where the pragma
     unroll_explicit is False they stay loops, which LLVM or the C compiler may unroll.
     debug_skip_region drops its loop. Raises LowerError for an unknown pragma.
     """
@@ -198,7 +198,7 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
             if m.kind == "serial" and explicit and count <= most:
                 return with_fields(m, kind="unrolled", body=body), count
         elif most:
-            count = most + 1  # an unknown number of turns exceeds every limit
+            count = most + 1  # an unknown number of iterations exceeds every limit
         return with_body(m, body), count
 
     return with_body(func, visit(func.body, 0, True)[0])

@@ -30,8 +30,8 @@ from ..ir.names import names_of
 from ..passes.context import optional
 from .bodies import with_body
 
-TURNS = 4  # of an open loop that become one
-MOST_LOADS = 4  # of a turn: with more, the loop's own instructions are few beside it
+TURNS = 4  # of a loop with a dynamic extent that become one
+MOST_LOADS = 4  # of an iteration: with more, the loop's own instructions are few beside it
 
 
 @optional(level=2)
@@ -41,7 +41,7 @@ def unroll_open_loops(func: PrimFunc) -> PrimFunc:
          for i in range(n - 4*m): S[i := 4*m + i]
 
     where S only stores vectors, from few loads. Schedules cannot unroll such a loop without a guard
-    for the turns that are left over.
+    for the iterations that are left over.
     """
     dimensions = {v for b in func.buffers for v in symbols_of(b)}
     if not dimensions or SCALARS in func.attrs:  # sizes of several kernels: schedules unroll these
@@ -72,7 +72,8 @@ def unroll_open_loops(func: PrimFunc) -> PrimFunc:
 
 
 def _is_short(loop: For) -> bool:
-    """Whether an open loop only stores vectors, from few loads and without long calls."""
+    """Whether a loop of dynamic extent only stores vectors, from few loads and without long
+    calls."""
     stores = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
     inside = list(walk(loop.body))
     return (

@@ -263,7 +263,8 @@ def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
 
 
 def _moved(atom: Atom, var: Var) -> Linear | None:
-    """By how much an atom grows per step of the variable; None where the variable is no factor."""
+    """By how much an atom grows per step of the variable; None where the variable is not a
+    factor."""
     if atom is var:
         return Linear(1, {})
     if isinstance(atom, Product) and any(f is var for f in atom.factors):

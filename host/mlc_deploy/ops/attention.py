@@ -10,7 +10,7 @@ a head of keys, h' = h * K // H. bias broadcasts to [B, H, S, L].
 k and v may be int8, with a float32 scale for each row, [B, K, M, 1]; a value is then row times
 scale (attribute scaled).
 
-Attributes: scale. rows: L, the number of valid keys (default: M); the keys behind them are not
+Attributes: scale. rows: L, the number of valid keys (default: M); the keys after them are not
 read. causal: query s sees key j where j <= L - S + s. window: it sees only keys j > L - S + s -
 window; 0 for all. softcap: scores x become softcap * tanh(x / softcap); 0 for none. heads_first:
 for each of q, k, v and y, whether heads are dimension 1, as above; if not, heads are dimension 2

@@ -3,7 +3,7 @@
 Loops go through the keys in tiles. They keep the largest score, the sum of exponentials and the sum
 of values, and scale the sums when a tile has a larger score (Milakov and Gimelshein, Online
 normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022). So only one tile of
-scores is stored, whatever the length. A bias may hide keys: tiles before the first or behind the
+scores is stored, whatever the length. A bias may hide keys: tiles before the first or after the
 last key that some query of a block sees are not read.
 """
 
@@ -371,7 +371,7 @@ class _Loops:
         softcap = float(self.attrs.get("softcap", 0.0))
         exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
 
-        # Where all keys of a tile count, the scores behind them need only be small.
+        # Where all keys of a tile count, the scores after them need only be small.
         whole = not (self.bounded or self.window or softcap or self.bias or self.scales)
         behind = self.loop(
             "j", turns * (both * lanes) - count,

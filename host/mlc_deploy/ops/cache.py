@@ -1,4 +1,4 @@
-"""The memory of a decoder: rows appended behind the earlier ones."""
+"""The memory of a decoder: rows appended after the earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .registry import Array, Attrs, Operator, register, require
 
 
 def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """Writes `rows` [lead, count, width] into a cache [lead, most, width], behind the first `kept`
+    """Writes `rows` [lead, count, width] into a cache [lead, most, width], after the first `kept`
     rows, int64[], of each of `lead`. With a fourth input `dropped`, int64[], the first `kept` rows
     become those that are `dropped` rows further on.
 

@@ -1,9 +1,9 @@
-"""Draws a token from logits by a random number, with temperature, top-k and top-p.
+"""Samples a token from logits by a random number, with temperature, top-k and top-p.
 
     draw_token(logits[n], temperature, top_k, top_p, draw) -> int64[]
 
-As in decode/sampling.py: keeps the `top_k` likeliest tokens (0: all), and of these the fewest that
-are together as likely as `top_p`. The result is the token at the share `draw` of the sum of
+As in decode/sampling.py: keeps the `top_k` most likely tokens (0: all), and of these the fewest
+that are together as likely as `top_p`. The result is the token at the share `draw` of the sum of
 likelihoods kept.
 
 Few passes go over the logits. One finds the largest logit of each block. The k-th of these bounds
@@ -303,7 +303,7 @@ class _Loops:
         return [If(self.by_count, likeliest), If(self.top_p < 1.0, together)]
 
     def drawn(self, i: Expr, goal: Expr) -> Stmt:
-        """The token is i while the sum so far is no larger than the goal."""
+        """The token is i while the sum so far is not larger than the goal."""
         mass = self.mass[i]
         here = te.all_of(self.real[SO_FAR] <= goal, mass > 0.0)
         within = te.minimum(te.maximum(i, 0), self.size - 1)

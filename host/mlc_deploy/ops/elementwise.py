@@ -74,11 +74,12 @@ def same_extent(a: Dim, b: Dim) -> bool:
 
 
 class UnlikeExtents(ValueError):
-    """Extents that may be unequal at run time. symbols: the names in them; same: the names of two
-    dimensions, "ids=mask", or a dimension and a number, if nothing else is unlike."""
+    """Extents `pair` that may be unequal at run time. symbols: the names in them; same: the names
+    of two dimensions, "ids=mask", or a dimension and a number, if nothing else is unlike."""
 
     def __init__(self, what: str, a: Dim, b: Dim) -> None:
         super().__init__(what)
+        self.pair = a, b
         self.symbols = sorted({v.name for e in (a, b) if isinstance(e, Expr) for v in free_vars(e)})
         plain = all(isinstance(e, (int, Var)) for e in (a, b))
         first, second = (b, a) if isinstance(a, int) else (a, b)
@@ -122,13 +123,14 @@ HALF_MISH, MISH = 5, 20
 
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
-    low = x if min is None else te.maximum(x, const(min, x.dtype))
-    return low if max is None else te.minimum(low, const(max, x.dtype))
+    """A bound that is NaN is none, as in onnxruntime."""
+    low = x if min is None or math.isnan(min) else te.maximum(x, const(min, x.dtype))
+    return low if max is None or math.isnan(max) else te.minimum(low, const(max, x.dtype))
 
 
 def _clip_array(x: Array, min: float | None = None, max: float | None = None) -> Array:
-    low = x if min is None else np.maximum(x, x.dtype.type(min))
-    return low if max is None else np.minimum(low, x.dtype.type(max))
+    low = x if min is None or math.isnan(min) else np.maximum(x, x.dtype.type(min))
+    return low if max is None or math.isnan(max) else np.minimum(low, x.dtype.type(max))
 
 
 def _sign(x: Expr) -> Expr:
@@ -140,7 +142,7 @@ def _sign(x: Expr) -> Expr:
 
 def _softplus(x: Expr) -> Expr:
     """log(1 + e^x), without overflow."""
-    return te.maximum(x, 0) + te.log(te.exp(-te.abs(x)) + 1)
+    return te.maximum(x, 0) + te.log1p(te.exp(-te.abs(x)))
 
 
 def _mish(x: Expr) -> Expr:
@@ -169,7 +171,11 @@ def _gelu_array(x: Array, approximate: str = "none") -> Array:
         return np.asarray(0.5 * x * (np.tanh(inner) + 1))
     if approximate == "fast":
         return np.asarray(0.5 * x * (fast_erf_array(x * math.sqrt(0.5)) + 1))
-    return np.asarray(0.5 * x * (erf_array(x * math.sqrt(0.5)) + 1))
+    return np.where(np.isneginf(x), -0.0, 0.5 * x * (erf_array(x * math.sqrt(0.5)) + 1))
+
+
+def _silu_array(x: Array) -> Array:
+    return np.where(np.isneginf(x), -0.0, x / (1 + np.exp(-x)))
 
 
 def erf_array(x: Array) -> Array:
@@ -177,11 +183,11 @@ def erf_array(x: Array) -> Array:
 
 
 def _elu(x: Expr, alpha: float) -> Expr:
-    return te.select(x < 0, (te.exp(te.minimum(x, 0)) - 1) * alpha, x)
+    return te.select(x < 0, te.expm1(te.minimum(x, 0)) * alpha, x)
 
 
 def _selu(x: Expr, alpha: float, gamma: float) -> Expr:
-    return te.select(x > 0, x, (te.exp(te.minimum(x, 0)) - 1) * alpha) * gamma
+    return te.select(x > 0, x, te.expm1(te.minimum(x, 0)) * alpha) * gamma
 
 
 def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
@@ -291,7 +297,7 @@ TABLE = (
     ),
     Elementwise("mish", FLOAT, _mish, _mish_array, traits=TAME),
     Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=TAME),
-    Elementwise("silu", FLOAT, te.silu, lambda x: x / (1 + np.exp(-x)), traits=TAME),
+    Elementwise("silu", FLOAT, te.silu, _silu_array, traits=TAME),
     Elementwise(
         "hard_swish",
         FLOAT,

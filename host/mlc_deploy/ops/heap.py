@@ -18,7 +18,7 @@ HOLE, CHILD, SINKS = range(3)  # of a heap's state: a free place, its better chi
 class Heap:
     """Keys and places. The first entry is at 0; entry n comes before entries 2n + 1 and 2n + 2.
 
-    state: int32[3]. room: the most entries; behind them is the entry that sinks. levels: at least
+    state: int32[3]. room: the most entries; after them is the entry that sinks. levels: at least
     as many as the heap has. before(a, b): the order.
     """
 

@@ -1,5 +1,5 @@
-"""Operators whose indices are data: gather and scatter by element and by tuple, the places of
-numbers in a sorted list, the largest elements' places, running sums.
+"""Operators whose indices are known at run time: gather and scatter by element and by tuple, the
+places of numbers in a sorted list, the largest elements' places, running sums.
 
 Negative indices count from the end. Where several updates meet one element, the last one stays; an
 update outside of the tensor is left out. Scatters, searches and running sums are serial loops. A
@@ -32,6 +32,7 @@ from .indices import (
     narrowed,
 )
 from .loops import each, levels_of, nest, number, put
+from .radix import key
 from .reference import exact
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
@@ -257,7 +258,8 @@ def _evaluate_find(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64; of equal
-    ones, the first comes first. A heap holds the best so far, the last of them on top."""
+    ones, the first comes first; NaNs are equal, and larger than numbers. A heap holds the best so
+    far, the last of them on top."""
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
     extent, k = x.shape[axis], attrs["k"]
@@ -275,11 +277,12 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             before, behind = index[:axis], index[axis:]
 
             def entry(i: Expr) -> tuple[Expr, Expr]:
-                return ins[0][(*before, i, *behind)], i
+                return key(ins[0][(*before, i, *behind)]), i
 
             def other(t: Var) -> Stmt:
                 i = count + t
-                better = heap.before((keys[0], places[0]), entry(i))
+                own, worst = entry(i)[0], keys[0]
+                better = own > worst if attrs["largest"] else own < worst  # not where equal
                 return If(better, heap.sunk(const(0), count, entry(i), "more"))
 
             def last(t: Var) -> Stmt:
@@ -300,7 +303,7 @@ def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     made = te.extern(
         [shape, (k + 1,), (k + 1,), (3,)], [x], body, name="top_k",
-        dtype=["int64", x.dtype, "int32", "int32"],
+        dtype=["int64", key(const(0, x.dtype)).dtype, "int32", "int32"],
     )  # fmt: skip
     return [made[0]]
 

@@ -36,12 +36,12 @@ class Layout:
 
 @cache
 def layout(text: str) -> Layout:
-    """Reads a layout's name; ValueError if it is no layout."""
+    """Reads a layout's name; ValueError if it is not a layout."""
     order: list[str] = []
     tiles: dict[str, tuple[int, ...]] = {}
     parts = re.findall(r"([A-Z])|([0-9]+)([a-z])", text)
     if "".join(a + n + t for a, n, t in parts) != text or not parts:
-        raise ValueError(f"'{text}' is no layout\n  try: one like NCHW, NCHW4c, OIHW8o")
+        raise ValueError(f"'{text}' is not a layout\n  try: one like NCHW, NCHW4c, OIHW8o")
     for axis, size, tile in parts:
         order.append(axis or tile.upper())
         if size:

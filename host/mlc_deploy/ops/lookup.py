@@ -34,7 +34,7 @@ def _compute_lookup(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     q, table = inputs
     require(q.dtype in BYTES, f"lookup: does not take {q.dtype}")
     is_table = table.dtype in BYTES and same_shape(table.shape, (VALUES,))
-    require(is_table, f"lookup: {table.dtype} {list(table.shape)} is no table of 8-bit numbers")
+    require(is_table, f"lookup: {table.dtype} {list(table.shape)} is not a table of 8-bit numbers")
     return [te.compute(q.shape, lambda *i: table[place(q[i])], name="lookup")]
 
 

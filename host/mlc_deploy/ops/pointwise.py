@@ -46,7 +46,10 @@ BINARIES: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": np.logical_and, "or": np.logical_or,
     **{op: INTRINSICS[f"{op}_"] for op in ("min", "max", "tdiv", "tmod")},
 }  # fmt: skip
-FUNCTIONS = "exp log sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil nearbyint trunc".split()
+FUNCTIONS = (
+    "exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil nearbyint"
+    " trunc".split()
+)
 CALLS: Mapping[str, tuple[int, Callable[..., Any]]] = {  # how many arguments each takes
     "if_then_else": (3, INTRINSICS["select_"]),
     "fma": (3, INTRINSICS["fma_"]),
@@ -90,7 +93,7 @@ def _followed(steps: Any, inputs: Sequence[V], visit: Callable[[Step, list[V]], 
 
 
 def _words(step: Any) -> int:
-    """How many entries of a step stand before its operands; ValueError if it is no step."""
+    """How many entries of a step stand before its operands; ValueError if it is not a step."""
     match step:
         case ("const", str(), str()):
             return 3
@@ -102,18 +105,18 @@ def _words(step: Any) -> int:
             return 1
         case (str(op), _, _) if op in BINARIES or op in COMPARES:
             return 1
-    raise ValueError(f"{NAME}: {step!r:.80} is no step")
+    raise ValueError(f"{NAME}: {step!r:.80} is not a step")
 
 
 def _number(dtype: str, text: str) -> int | float | bool:
     kind = dtype_of(dtype).kind
     if kind == "bool":
-        require(text in ("True", "False"), f"{NAME}: '{text}' is no {dtype}")
+        require(text in ("True", "False"), f"{NAME}: '{text}' is not of type {dtype}")
         return text == "True"
     try:
         return float(text) if kind == "float" else int(text)
     except ValueError:
-        raise ValueError(f"{NAME}: '{text}' is no {dtype}") from None
+        raise ValueError(f"{NAME}: '{text}' is not of type {dtype}") from None
 
 
 def _expr(step: Step, operands: list[Expr]) -> Expr:

@@ -15,9 +15,9 @@ where a model has none). One attribute: `short` of quantize and requantize says 
 number is within int16 for any data, also with the zero point added.
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
-rounding half to even, then the zero point, then saturation. rescale computes as LiteRT's reference
-kernels do, after gemmlowp: it rounds twice, first the product's upper half, then the shifted
-number.
+rounding half to even, then the zero point, then saturation; NaN becomes the least integer. rescale
+computes as LiteRT's reference kernels do, after gemmlowp: it rounds twice, first the product's
+upper half, then the shifted number.
 
 Sums come from conv2d, conv3d, dense and matmul, which take int8 or uint8 data and weights (of
 different dtypes if need be) to int32; conv's attribute pad_value is then the data's zero point.
@@ -32,6 +32,7 @@ import numpy as np
 
 from .. import te
 from ..ir import Expr, dtype_of, value_range
+from ..ir.lanes import number_or
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
 from .registry import Array, Attrs, Operator, TensorType, register, require
@@ -66,7 +67,9 @@ def saturated(value: Expr, dtype: str) -> Expr:
 def _saturated_array(value: Array, dtype: np.dtype[np.generic]) -> Array:
     low, high = value_range(str(dtype))
     inside: Array = np.clip(value, low, high)
-    return np.nan_to_num(inside).astype(dtype) if value.dtype.kind == "f" else inside.astype(dtype)
+    if value.dtype.kind == "f":
+        inside = np.where(np.isnan(inside), low, inside)
+    return inside.astype(dtype)
 
 
 def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -76,10 +79,12 @@ def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
     def element(*i: Expr) -> Expr:
         # The quotient is rounded in the scale's dtype; the zero point is added where it is exact.
-        quotient = te.nearbyint(x[i].astype(scale.dtype) / element_at(scale, i)).astype(
-            _whole(scale)
-        )
-        return saturated(quotient + element_at(zero, i).astype(quotient.dtype), zero.dtype)
+        rounded = te.nearbyint(x[i].astype(scale.dtype) / element_at(scale, i))
+        quotient = rounded.astype(_whole(scale))
+        moved = quotient + element_at(zero, i).astype(quotient.dtype)
+        if dtype_of(x.dtype).kind == "float":
+            moved = number_or(moved, value_range(zero.dtype)[0])
+        return saturated(moved, zero.dtype)
 
     return [te.compute(x.shape, element, name="quantize")]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import te
 from ..ir import Const, Dim, Expr, IterVar, compare, const, dtype_of
+from ..ir.lanes import number_or
 from ..te import Tensor
 from .elementwise import divide_array
 from .fast import fast_exp, fast_exp_array
@@ -69,7 +70,7 @@ def _identity(extremum: str, dtype: str) -> Any:
 def _turned_over(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], Sequence[int]]:
     """A reduction before a transpose of its argument (registry.Turned)."""
     over = sorted(axes[n] for n in attrs["axes"])
-    before = {"axes": over, "keepdims": attrs["keepdims"]}
+    before = {**attrs, "axes": over}
     if attrs["keepdims"]:
         return before, axes
     left = [axis for axis in range(len(axes)) if axis not in over]
@@ -81,16 +82,22 @@ def _turned_along(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], 
 
 
 def _reduction(name: str) -> Operator:
-    """attrs: axes (at least one), keepdims."""
+    """attrs: axes (at least one), keepdims; of max and min skips_nan (False where left out): NaN is
+    no element."""
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
         require(dtype_of(x.dtype).kind != "bool", f"{name}: does not take bool")
         axes = _Axes(name, x, attrs["axes"], attrs["keepdims"])
         kept = x.dtype if name in ("max", "min") else sums(x.dtype)
+        skips = attrs.get("skips_nan", False) and dtype_of(x.dtype).kind == "float"
+
+        def part(value: Expr) -> Expr:
+            return number_or(value, _identity(name, x.dtype)) if skips else value
+
         total = te.compute(
             axes.shape,
-            lambda *i: te.reduce(COMBINE[name], x[axes.source(i)].astype(kept), axes.iters),
+            lambda *i: te.reduce(COMBINE[name], part(x[axes.source(i)]).astype(kept), axes.iters),
             name="sum" if name == "mean" else name,
         )
         if name != "mean":
@@ -121,6 +128,8 @@ def _reduction(name: str) -> Operator:
         options: dict[str, Any] = {"dtype": np.float64 if x.dtype.kind == "f" else x.dtype}
         if name in ("max", "min"):
             options = {"initial": _identity(name, str(x.dtype))}
+            if attrs.get("skips_nan", False) and x.dtype.kind == "f":
+                x = np.where(np.isnan(x), options["initial"], x)
         result = function(x, axis=axes, keepdims=keepdims, **options)
         return [np.asarray(result).astype(x.dtype, copy=False)]
 
@@ -133,15 +142,27 @@ def _reduction(name: str) -> Operator:
 
 
 def _place(name: str, extremum: str) -> Operator:
-    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64. A NaN is found
-    before all numbers."""
+    """attrs: axis, keepdims, last (of equal ones, take the last), skips_nan (False where left out).
+    Gives int64.
+
+    A NaN is found before all numbers, as in numpy and PyTorch. With skips_nan it is as in loops
+    that compare with the best so far, those of onnxruntime and LiteRT: only one in the first place
+    is found.
+    """
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
+        floats = dtype_of(x.dtype).kind == "float"
+        skips = floats and attrs.get("skips_nan", False)
+        worst = _identity(extremum, x.dtype)
+
+        def number(value: Expr) -> Expr:
+            return number_or(value, worst) if skips else value
+
         best_axes = _Axes(name, x, [attrs["axis"]], True)
         best = te.compute(
             best_axes.shape,
-            lambda *i: te.reduce(extremum, x[best_axes.source(i)], best_axes.iters),
+            lambda *i: te.reduce(extremum, number(x[best_axes.source(i)]), best_axes.iters),
             name=extremum,
         )
         axes = _Axes(name, x, [attrs["axis"]], attrs["keepdims"])
@@ -153,16 +174,28 @@ def _place(name: str, extremum: str) -> Operator:
             at = axes.source(i)
             top = best[tuple(const(0) if d == axis else a for d, a in enumerate(at))]
             found = x[at].equal(top)
-            if dtype_of(x.dtype).kind == "float":
+            if floats and not skips:
                 found = te.any_of(found, compare("!=", x[at], x[at]))
             return te.reduce("max" if attrs["last"] else "min", te.select(found, k.var, nowhere), k)
 
         place = te.compute(axes.shape, element, name="place")
-        return [te.compute(axes.shape, lambda *i: place[i].astype("int64"), name=name)]
+
+        def found(*i: Expr) -> Expr:
+            if not skips:
+                return place[i].astype("int64")
+            first = x[tuple(const(0) if d == axis else a for d, a in enumerate(axes.source(i)))]
+            return te.select(first.equal(first), place[i], const(0)).astype("int64")
+
+        return [te.compute(axes.shape, found, name=name)]
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         (x,) = inputs
         axis, find = attrs["axis"], getattr(np, name)
+        if attrs.get("skips_nan", False) and x.dtype.kind == "f":
+            best = (np.fmax if extremum == "max" else np.fmin).reduce(x, axis, keepdims=True)
+            first = np.isnan(np.take(x, [0], axis))
+            places = np.indices(x.shape, sparse=True)[axis]
+            x, find = np.where(first, places == 0, x == best), np.argmax
         if attrs["last"]:
             place = x.shape[axis] - 1 - find(np.flip(x, axis), axis, keepdims=attrs["keepdims"])
         else:

@@ -1,9 +1,10 @@
-"""Images read between their pixels: at places that are data (sample), or at fixed places along one
-axis (resample)."""
+"""Images read between their pixels: at places known at run time (sample), or at fixed places along
+one axis (resample)."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +43,8 @@ class _Expressions:
     maximum = staticmethod(te.maximum)
 
     @staticmethod
-    def is_nan(x: Expr) -> Expr:
-        return compare("!=", x, x)
+    def is_finite(x: Expr) -> Expr:
+        return compare("<", te.abs(x), math.inf)
 
     @staticmethod
     def integer(x: Expr) -> Expr:
@@ -56,7 +57,7 @@ class _Arrays:
     fmod = staticmethod(np.fmod)
     abs = staticmethod(np.abs)
     where = staticmethod(np.where)
-    is_nan = staticmethod(np.isnan)
+    is_finite = staticmethod(np.isfinite)
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
 
@@ -69,6 +70,8 @@ def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
     """A coordinate in pixels, brought back into the image as the padding says. With a border, cubic
     interpolation leaves it outside: PyTorch and onnxruntime bring only its taps back, which gives
     other numbers within two pixels of the image; onnx's reference moves the coordinate."""
+    # NaN and infinities stand for -1 of ONNX's coordinates, as in onnxruntime.
+    p = m.where(m.is_finite(p), p, 0.0 if attrs["corners"] else -0.5)
     if attrs["mode"] == "nearest":
         p = m.round(p)
     match attrs["padding"]:
@@ -83,12 +86,6 @@ def _placed(m: Any, p: Any, extent: int, attrs: Attrs) -> Any:
             p = m.minimum(m.maximum(p, 0), extent - 1) if attrs["mode"] == "nearest" else p
     p = m.where(p > extent + 3, extent + 3, p)  # beyond, all taps are outside anyway
     return m.where(p < FAR, FAR, p)
-
-
-def _pixel_before(m: Any, p: Any) -> Any:
-    """The last pixel before a place. Of NaN, which CPUs convert to different integers, a pixel
-    far below the image."""
-    return m.floor(m.where(m.is_nan(p), FAR, p))
 
 
 def _weights(rest: Any, mode: str) -> list[Any]:
@@ -155,7 +152,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     def element(n: Expr, c: Expr, *at: Expr) -> Expr:
         image = inside(from_front(of[0][n], x.shape[0]), x.shape[0]) if of else n
         own = [p[(n, *at)] for p in places]
-        base = [_pixel_before(m, p) for p in own]
+        base = [m.floor(p) for p in own]
         weights = [
             _weights((p - b).astype(_weight(x)), mode) for p, b in zip(own, base, strict=True)
         ]
@@ -188,7 +185,7 @@ def _evaluate_sample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, place, *of = inputs
     m, spatial, mode = _Arrays, x.shape[2:], attrs["mode"]
     own = [_placed(m, place[..., d], n, attrs) for d, n in enumerate(spatial)]
-    base = [_pixel_before(m, p) for p in own]
+    base = [m.floor(p) for p in own]
     sums = np.dtype(np.float64) if x.dtype.kind == "f" else x.dtype
     # Places are rounded as the expressions round them: they choose pixels. Products are exact.
     weights = [_weights((p - b).astype(np.float64), mode) for p, b in zip(own, base, strict=True)]

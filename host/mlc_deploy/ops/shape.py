@@ -52,7 +52,7 @@ def _compute_reshape(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
     after = [e for e in shape if isinstance(e, int)]
     if len(before) + len(after) == x.ndim + len(shape):
         fits = math.prod(before) == math.prod(after)
-        require(fits, f"reshape: {list(x.shape)} has not as many elements as {list(shape)}")
+        require(fits, f"reshape: {list(x.shape)} does not have as many elements as {list(shape)}")
     return [
         te.compute(
             shape,
@@ -231,7 +231,7 @@ def _compute_extent(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _compute_grow(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The input with zeros behind it along an axis. attrs: axis; extent, that of the output."""
+    """The input with zeros after it along an axis. attrs: axis; extent, that of the output."""
     (x,) = inputs
     require(x.ndim > 0, "grow: of a number without dimensions")
     axis = normal_axis("grow", attrs["axis"], x.ndim)

@@ -150,13 +150,14 @@ def _chosen(
 
 def _task_loops(sch: Schedule, outer: list[str], tasks: int, products: int) -> int:
     """How many of the loops over tiles, outermost first, are tasks: `tasks`, unless the last of
-    these has a single turn. Then, if all have a single turn, the next longer loop joins them. If
-    they have few turns, it moves outside and is the tasks alone: fused with others, it could not be
-    cut where a guard begins to hold. The innermost loop joins for many products only.
+    these has a single iteration. Then, if all have a single iteration, the next longer loop joins
+    them. If they have few iterations, it moves outside and is the tasks alone: fused with others,
+    it could not be cut where a guard begins to hold. The innermost loop joins for many products
+    only.
 
-    Only the outermost of them may have an open extent: the turn of a fused loop is divided by the
-    extents inside it, which should be numbers. So tasks end before such a loop; if these are few,
-    it moves outside."""
+    Only the outermost of them may have a dynamic extent: the iteration of a fused loop is divided
+    by the extents inside it, which should be numbers. So tasks end before such a loop; if these are
+    few, it moves outside."""
     opened = next((n for n in range(1, tasks) if _is_open(sch, outer[n])), None)
     if opened is not None:
         before = outer[:opened]
@@ -257,7 +258,7 @@ def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> 
     left = [n for n in loops if not _unit(sch, n)]
     for turns in reversed([extent for of, extent in intrin.extents if of == kind and extent > 1]):
         if not left or not _divides(sch, left[-1], turns):
-            raise ScheduleError(f"no loop for {turns} turns of intrinsic '{intrin.name}'")
+            raise ScheduleError(f"no loop for {turns} iterations of intrinsic '{intrin.name}'")
         loop = left.pop()
         if getattr(sch.loop(loop).extent, "value", 0) > turns:
             outer, inner = sch.split(loop, [None, turns])
@@ -302,10 +303,10 @@ def _turns(loop: For) -> int:
 def unroll_steps(
     sch: Schedule, reduced: list[str], steps: int, copies: int = 1
 ) -> tuple[list[str], list[str]]:
-    """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
-    then the part of the next that still fits. Returns (loops that stay, unrolled loops).
+    """Unrolls the innermost reductions: whole loops while they make up to `steps` iterations
+    together, then the part of the next that still fits. Returns (loops that stay, unrolled loops).
 
-    copies: how often unrolled loops inside repeat one turn's work."""
+    copies: how often unrolled loops inside repeat one iteration's work."""
     unrolled: list[str] = []
     tried = sorted({steps, *(n for n in STEPS if n <= max(2 * steps, 8))})
     room = sch.choice(steps, tried) if reduced else 1
@@ -334,8 +335,8 @@ def loops_inside(sch: Schedule, block: str, around: str) -> list[str]:
 
 
 def computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> list[str]:
-    """The loops for iterations of a block that is computed at loop `at`; a loop of one turn where
-    there is none."""
+    """The loops for iterations of a block that is computed at loop `at`; a loop of one iteration
+    where there is none."""
     found: list[str] = []
     for number in iters:
         used = set(walk(sch.block(name).iters[number].binding))

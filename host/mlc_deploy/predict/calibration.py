@@ -242,7 +242,7 @@ def _row(body: Mapping[str, Any]) -> Row:
     )
     spread = body.get("spread", 0.0)
     if type(spread) is not float or not 0 <= spread < math.inf:
-        raise ValueError(f"{spread!r:.40} is no share")
+        raise ValueError(f"{spread!r:.40} is not a share")
     return Row(
         _typed(body["name"], str), _typed(body["threads"], int), _amount(body["ms"]), layers, spread
     )  # fmt: skip
@@ -253,7 +253,7 @@ MOST = 1e18  # of a figure: sums and products of smaller ones are finite
 
 def _typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise ValueError(f"{value!r:.40} is no {kind.__name__}")
+        raise ValueError(f"{value!r:.40} is not of type {kind.__name__}")
     if isinstance(value, int) and abs(value) >= MOST:
         raise ValueError("a number is too large")
     return value
@@ -261,5 +261,5 @@ def _typed(value: Any, kind: type) -> Any:
 
 def _amount(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < MOST:
-        raise ValueError(f"{value!r:.40} is no number above 0")
+        raise ValueError(f"{value!r:.40} is not a number above 0")
     return float(value)

@@ -44,7 +44,7 @@ class Judge:
         return "agreement with the float model"
 
     def doubts(self, score: float) -> tuple[str, ...]:
-        """Doubts about labels with which the float model has this score."""
+        """Warnings about labels with which the float model has this score."""
         if self.labels is None or self.labels.size < FEW:
             return ()
         classes = self.right[0][self.labelled].shape[-1]

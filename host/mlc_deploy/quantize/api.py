@@ -1,4 +1,4 @@
-"""`quantize`: a float model and data to calibrate with become a model of small integers.
+"""`quantize`: a float model and data to calibrate with become a quantized model.
 
     made = mlc.quantize("model.onnx", "calib/", target="raspberry-pi/4b-aarch64", max_drop=0.5)
     made.save("model.int8.onnx")
@@ -65,7 +65,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A model of small integers, and its figures. before, after: the scores of the float model and
+    """A quantized model, and its figures. before, after: the scores of the float model and
     of this one by `measure`, in percent. costs: executed instructions before and after."""
 
     model: ModelProto
@@ -126,7 +126,7 @@ def quantize(
     link: Sequence[FileName] = (),
     stage: Stage | None = None,
 ) -> Quantized:
-    """The model in small integers.
+    """The quantized model.
 
     data: arrays by input name, an .npy or .npz file, a folder of either or of images (which
     preprocess describes), "file.py:function", or an iterable of runs. The scheme "static" needs
@@ -155,7 +155,7 @@ def quantize(
     elif scheme == STATIC:
         raise _no_data(net)
     elif labels is not None or preprocess is not None:
-        raise InputError("labels and preprocess are about data, and there are none", mend="--data")
+        raise InputError("labels and preprocess have no effect without data", mend="--data")
     work = _Work(source, net, given, max_drop, metric, link, stage)
     if scheme == STATIC:
         made = work.static(None if target is None else Target(target))
@@ -171,7 +171,7 @@ INTEGERS = ("DequantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "
 def _no_layers(net: Net) -> QuantizeError:
     if any(node.op_type in INTEGERS for node in net.nodes):
         return QuantizeError(
-            "the model's layers are of small integers already",
+            "the model is quantized already",
             mend="the model as it is, or the float model that it was made from",
         )
     return QuantizeError(
@@ -188,10 +188,9 @@ def _no_data(net: Net) -> InputError:
 
     inputs = "; ".join(f"'{i.name}' [{shape(i)}]" for i in net.inputs)
     return InputError(
-        f"int8 needs data to calibrate with: some hundred inputs as they come in earnest, of "
-        f"{inputs}",
+        f"int8 needs calibration data: a few hundred representative inputs of {inputs}",
         mend="--data with an .npy or .npz file, a folder of those, a folder of images with "
-        "--preprocess, or FILE.py:FUNCTION that gives runs",
+        "--preprocess, or FILE.py:FUNCTION that yields samples",
     )
 
 
@@ -227,8 +226,8 @@ class _Work:
         except ValueError as error:
             raise InputError(
                 f"the labels do not fit: {error}",
-                mend="the right class of each row of an output, in the order of the data; files of "
-                "a folder are in the order of their names",
+                mend="the correct class of each row of an output, in the order of the data; files "
+                "of a folder are in the order of their names",
             ) from None
 
     # ------------------------------------------------------------------------------- static

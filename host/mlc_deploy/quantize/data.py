@@ -37,7 +37,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the model; an open extent is None."""
+    """An input of the model; a dynamic extent is None."""
 
     name: str
     dtype: str
@@ -94,9 +94,7 @@ def samples_of(
         )
     runs = tuple(islice(made.runs, most))
     if not runs:
-        raise InputError(
-            "there is nothing to calibrate with", where=made.where, mend=_forms(inputs)
-        )
+        raise InputError("there is no calibration data", where=made.where, mend=_forms(inputs))
     labels = made.labels if labels is None else labels
     if labels is not None:
         labels = labels.reshape(-1)
@@ -132,7 +130,7 @@ def _of_path(inputs: Sequence[Input], text: str, preprocess: str | None) -> _Mad
         return _of_many(inputs, _called(Path(file), name, text), text)
     if not path.exists():
         raise InputError("there is no such file or folder", where=text, mend=_forms(inputs))
-    raise InputError("these are no data to calibrate with", where=text, mend=_forms(inputs))
+    raise InputError("this is not calibration data", where=text, mend=_forms(inputs))
 
 
 def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) -> _Made:
@@ -159,7 +157,7 @@ def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) ->
             )
         if preprocess is None:
             raise InputError(
-                "what is to become of the images is not said", where=str(folder), mend=EXAMPLE
+                "how to convert the images is not given", where=str(folder), mend=EXAMPLE
             )
         return _of_images(inputs[0], images, parse(preprocess))
     parts = [_of_arrays(inputs, _loaded(inputs, path), str(path)) for path in files]
@@ -245,7 +243,7 @@ def _of_arrays(inputs: Sequence[Input], arrays: Mapping[str, Array], where: str)
     counts = {len(found) for found in runs.values()}
     if len(counts) > 1:
         text = ", ".join(f"{len(found)} of '{name}'" for name, found in runs.items())
-        raise InputError(f"there are not as many runs of every input: {text}", where=where)
+        raise InputError(f"the inputs have different numbers of samples: {text}", where=where)
     together = [dict(zip(runs, each, strict=True)) for each in zip(*runs.values(), strict=True)]
     labels = arrays.get(LABEL)
     of_labels = None if labels is None else np.asarray(labels)
@@ -323,7 +321,7 @@ def _runs_of(of: Input, array: Array, where: str) -> list[Array]:
         raise InputError(
             f"the data of the input '{of.name}' hold NaN or infinity",
             where=where,
-            mend="data as the model takes them in earnest",
+            mend="representative data",
         )
     return [np.ascontiguousarray(a).reshape(a.shape) for a in found]
 

@@ -82,7 +82,9 @@ def parse(text: str) -> Preprocess:
             found[key] = _value(key, value)
         except ValueError:
             raise InputError(
-                f"'{part}' says nothing of images", where=f"--preprocess {text}", mend=EXAMPLE
+                f"'{part}' is not a step of preprocessing",
+                where=f"--preprocess {text}",
+                mend=EXAMPLE,
             ) from None
     return Preprocess(**found)
 
@@ -132,7 +134,7 @@ def read_image(path: Path, how: Preprocess) -> Array:
         if isinstance(error, UnidentifiedImageError):
             why = f"cannot identify image file '{path}'"
         raise InputError(
-            f"this is no image that can be read: {why[:120]}", where=str(path), mend=AGAIN
+            f"the image cannot be read: {why[:120]}", where=str(path), mend=AGAIN
         ) from None
     size = how.resize
     if size is not None:

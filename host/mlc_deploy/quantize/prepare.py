@@ -1,4 +1,4 @@
-"""Prepares the float model: constants become initializers, scales and shifts behind a layer become
+"""Prepares the float model: constants become initializers, scales and shifts after a layer become
 part of its weights, and every node gets a unique name.
 
 The result is the same, except for the rounding of floats.
@@ -199,7 +199,7 @@ def _alone(
     return onnx.helper.make_model(graph, opset_imports=imports)
 
 
-# ------------------------------------------------------------- scales and shifts behind layers
+# ------------------------------------------------------------- scales and shifts after layers
 
 
 def _folded_layers(net: Net) -> Net:
@@ -210,7 +210,7 @@ def _folded_layers(net: Net) -> Net:
 
 
 def _folded_once(net: Net) -> Net | None:
-    """The net with the scales and shifts right behind layers folded; None if there are none."""
+    """The net with the scales and shifts right after layers folded; None if there are none."""
     constants = dict(net.constants)
     made: dict[str, NodeProto] = {}  # folded layers, by their former result
     gone: dict[str, str] = {}

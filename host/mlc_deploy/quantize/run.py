@@ -34,7 +34,9 @@ def _function(proto: ModelProto, sample: Sample, converters: Mapping[str, Conver
     try:
         function = from_onnx(proto, shapes, converters=converters)
     except ImporterError as error:
-        mended = error.mend and not error.mend.startswith(OTHER_SIZES)  # here the data decide
+        mended = error.mend and not error.mend.startswith(
+            OTHER_SIZES
+        )  # known only at run time here
         if mended or not _open(proto):
             raise
         given = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
@@ -45,7 +47,7 @@ def _function(proto: ModelProto, sample: Sample, converters: Mapping[str, Conver
 
 
 def _open(proto: ModelProto) -> bool:
-    """Whether inputs of the model have open extents."""
+    """Whether inputs of the model have dynamic extents."""
     shapes = (i.type.tensor_type.shape for i in proto.graph.input)
     return any(not dim.dim_value for shape in shapes for dim in shape.dim)
 

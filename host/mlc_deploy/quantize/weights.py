@@ -1,4 +1,4 @@
-"""Stores only weights as small integers: int8 or int4, with a scale for each block of 32.
+"""Quantizes only weights: int8 or int4, with a scale for each block of 32.
 
 Layers compute in floats; the model is smaller and reads less memory. Blocks run along the summed
 axis. There are two forms: ONNX's DequantizeLinear with blocks, from opset 21 on, and onnxruntime's

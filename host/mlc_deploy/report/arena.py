@@ -26,8 +26,8 @@ def arena(run: Run) -> Html:
         h("p", _note(run, details, alive), class_="note"),
         both(lambda width: _drawn(width, run, details, tensors, alive)),
         _at_the_peak(run, tensors, peak, alive[peak]),
-        h("p", "The model has loops or branches: lifetimes are those of one turn, and both sides "
-          "of a branch are drawn.", class_="note") if details.loops else None,
+        h("p", "The model has loops or branches: lifetimes are those of one iteration, and both "
+          "sides of a branch are drawn.", class_="note") if details.loops else None,
     )  # fmt: skip
 
 

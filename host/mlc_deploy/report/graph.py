@@ -147,7 +147,7 @@ def _facts(
         yield "operators", " + ".join(call.operators)
     if call.implementation:
         yield "computed by", call.implementation
-    yield "computes", shape_text(layer.shape, layer.dtype)
+    yield "output", shape_text(layer.shape, layer.dtype)
     if costs:
         value = costs.values[number]
         yield costs.title, f"{costs.text(value)}, {percent(costs.share(value))}"
@@ -158,7 +158,7 @@ def _facts(
         parts = (f"{name} {count(layer.by_class.get(name, 0))}" for name in CLASSES)
         yield "by class", ", ".join(parts)
     if layer.median_us is not None and run.emulated:
-        yield "emulated time", f"{duration(layer.median_us)}, which says nothing of a board"
+        yield "emulated time", f"{duration(layer.median_us)}, which is not a board's time"
     if call.multiply_accumulates:
         yield "multiply-accumulates", f"{call.multiply_accumulates:,}"
     yield "moves", f"{size(call.traffic_bytes)}, of which {size(call.weights_bytes)} are weights"

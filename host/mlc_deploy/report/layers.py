@@ -62,7 +62,7 @@ def _row(number: int, layer: Layer, costs: Costs | None, longest: float) -> Html
     """A bar, as long as the layer's share of the costliest one."""
     value = costs.values[number] if costs else 0.0
     instructions = costs is not None and costs.title == "executed instructions"
-    turns = f" · {layer.turns} turns" if layer.turns != 1 else ""
+    turns = f" · {layer.turns} iterations" if layer.turns != 1 else ""
     return h(
         "li",
         h("a",

@@ -196,11 +196,11 @@ def read_run(text: str | bytes, where: str) -> Run:
     except NoJson as caught:
         if (error := caught.error) is None:
             nested = str(caught) == NESTED
-            what = "this is no record of mlc-deploy" if nested else "this is no JSON"
+            what = "this is not a results file of mlc-deploy" if nested else "this is not JSON"
             raise ReportError(what, where=where, mend=MEND) from None
         begun = error.doc.strip()
         cut = begun.startswith("{") and not begun.endswith("}")
-        what = "the JSON ends in its middle" if cut else f"this is no JSON: {error.msg.lower()}"
+        what = "the JSON is incomplete" if cut else f"this is not JSON: {error.msg.lower()}"
         if not begun:
             what = "the file is empty"
         place = f"{where}:{error.lineno}:{error.colno}"
@@ -212,18 +212,19 @@ def read_run(text: str | bytes, where: str) -> Run:
 def parse_run(found: Any, where: str) -> Run:
     """The run of a record. Raises ReportError, with `where`, for anything else."""
     if not isinstance(found, dict) or not {"model", "target", "layers"} <= found.keys():
-        raise ReportError("this is no record of mlc-deploy", where=where, mend=MEND)
+        raise ReportError("this is not a results file of mlc-deploy", where=where, mend=MEND)
     version = found.get("record", VERSION)
     if version != VERSION:
         raise ReportError(
-            f"the record is of version {version!r:.20}, and this is {VERSION}",
+            f"the results have format version {version!r:.20}; this mlc-deploy reads "
+            f"version {VERSION}",
             where=where,
             mend="the mlc-deploy that wrote it, or write it again",
         )
     try:
         return _run(Field(found))
     except Malformed as error:
-        raise ReportError(f"the record is damaged: {error}", where=where, mend=MEND) from None
+        raise ReportError(f"the results are damaged: {error}", where=where, mend=MEND) from None
 
 
 def _run(of: Field) -> Run:

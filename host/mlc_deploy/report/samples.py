@@ -33,7 +33,7 @@ def samples(run: Run) -> Html:
         return h("p", "Nothing ran, so that there are no samples.", class_="missing")
     if run.emulated:
         return h("p", "An emulator ran the model once, in "
-                 f"{duration(found.samples[0] * 1e3)}, which says nothing of a board: executed "
+                 f"{duration(found.samples[0] * 1e3)}, which is not a board's time: executed "
                  "instructions are the figure.", class_="missing")  # fmt: skip
     series = list(_series(found))
     runs = max(found.number, default=1)
@@ -56,7 +56,7 @@ def samples(run: Run) -> Html:
 def _percentiles(found: Latency) -> Html:
     rows = [(name, found.percentiles[name] * 1e3) for name in ("p50", "p90", "p99")
             if name in found.percentiles]  # fmt: skip
-    rows += [("mad", found.mad_ms * 1e3)]
+    rows += [("deviation", found.mad_ms * 1e3)]
     if found.first_ms is not None:
         rows.append(("first", found.first_ms * 1e3))
     return h(

@@ -14,7 +14,7 @@ WORDS = {
     "noisy": "The samples do not agree with each other.",
     "throttled": "The clock was held down, or did not stay where it was.",
     "migrated": "The work did not stay on cores of one kind.",
-    "emulated": "An emulator ran the model: its times say nothing of a board.",
+    "emulated": "An emulator ran the model: its times are not those of a board.",
 }
 LONG = 44  # characters that fit into a column of the board's table
 AGAINST = {"evaluate": "the reference that numpy computes", "given": "what was given"}

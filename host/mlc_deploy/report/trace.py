@@ -55,7 +55,7 @@ def _board(run: Run) -> Iterator[Event]:
     if run.url is None:
         return
     begin = next((s.begin_s * 1e6 for s in run.steps if s.name in RAN_IN), 0.0)
-    emulated = ", emulated: times say nothing of a board" if run.emulated else ""
+    emulated = ", emulated: times are not those of a board" if run.emulated else ""
     name = f"{run.url}, by its own clock{emulated}"
     if run.spans:
         threads = sorted({span.thread for span in run.spans})

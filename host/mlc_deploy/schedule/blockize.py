@@ -43,7 +43,7 @@ def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[Pr
     nest = loops_of(inside)[len(loops_of(path)) - 1 :]
     for outer, inner in pairwise((*nest, block)):
         if not isinstance(outer, For) or outer.body is not inner:
-            refuse(primitive, f"other statements stand inside loop '{loop}'", outer)
+            refuse(primitive, f"other statements are inside loop '{loop}'", outer)
     if vars_in(block.predicate) & {o.var for o in nest}:
         refuse(
             primitive,

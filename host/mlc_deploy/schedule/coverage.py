@@ -1,5 +1,5 @@
-"""Exact facts about the turns of a loop: which elements one turn writes, and whether two turns
-write different elements. Where that is not certain the answer is no."""
+"""Exact facts about the iterations of a loop: which elements one iteration writes, and whether two
+iterations write different elements. Where that is not certain the answer is no."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def conditions(block: Block) -> list[Expr]:
     return [c for c in conjuncts(block.predicate) if not is_const(c, True)]
 
 
-# ------------------------------------------------------------------------------- within one turn
+# ------------------------------------------------------------------------------- within one
+# iteration
 
 
 def written_box(
@@ -46,7 +47,7 @@ def written_box(
 ) -> tuple[list[Interval], list[Expr]] | None:
     """The box of elements that the block writes while the `inner` loops run, and the conditions on
     the outside loops under which it does. Elements beyond the buffer do not count. None where the
-    written elements are no whole box.
+    written elements are not a whole box.
     """
     known = loop_ranges(inner, ranges)
     bindings = {i.var: i.binding for i in block.iters}
@@ -97,7 +98,7 @@ def _interval(index: Expr, loops: Sequence[For], size: Dim, known: Ranges) -> In
     for loop in sorted(loops, key=lambda loop: steps[loop.var]):
         step = steps[loop.var]
         if not isinstance(loop.extent, Const):
-            # the outermost of a split: so many turns that they reach the end
+            # the outermost of a split: so many iterations that they reach the end
             last = loop is max(loops, key=lambda loop: steps[loop.var])
             rest = expr(size) + (step - 1)
             whole = last and 0 < step <= reached and equal(loop.extent, rest // step, known)
@@ -130,14 +131,16 @@ def is_whole(interval: Interval, size: Dim, ranges: Ranges) -> bool:
     return equal(low, const(0), ranges) and equal(extent, expr(size), ranges)
 
 
-# ------------------------------------------------------------------------------ between two turns
+# ------------------------------------------------------------------------------ between two
+# iterations
 
 
 def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spatial",)) -> bool:
-    """Whether different turns of the loop run the block for different iterations of these kinds."""
+    """Whether different iterations of the loop run the block for different iterations of these
+    kinds."""
     if isinstance(target.extent, Const) and int(target.extent) <= 1:
         return True
-    # Only what the loop moves can tell its turns apart.
+    # Only what the loop moves can tell its iterations apart.
     moved = [i for i in block.iters if target.var in vars_in(i.binding)]
     bindings = [i.binding for i in moved if i.kind in kinds]
     if not moved or any(e is target.var for e in bindings):
@@ -281,9 +284,9 @@ def _differs(form: Linear, loops: Sequence[For], known: Ranges, size: int = 1) -
 
 
 def _digits(form: Linear, loops: Sequence[For]) -> bool:
-    """Whether the form is `a + n_a * (b + n_b * (c + …))` of loops a, b, c … with n_a, n_b … turns,
-    the first of `loops` among them: then it is different in all turns. The numbers of turns may be
-    symbolic, as after a split into a number of parts."""
+    """Whether the form is `a + n_a * (b + n_b * (c + …))` of loops a, b, c … with n_a, n_b …
+    iterations, the first of `loops` among them: then it is different in all iterations. The numbers
+    of turns may be symbolic, as after a split into a number of parts."""
     step: Expr = const(1)
     left, seen = form, False
     while left.terms:
@@ -328,7 +331,7 @@ ONE = Linear(1, {})
 @dataclass(frozen=True, slots=True)
 class Digit:
     """number % high // low, in a number of mixed radix; without `high`, number // low. These may be
-    symbolic: numbers of turns that are known at run time only."""
+    symbolic: numbers of iterations that are known at run time only."""
 
     number: Linear
     low: Linear
@@ -379,7 +382,7 @@ def _digit(e: Expr, known: Ranges) -> Digit | None:
 
 
 def _is_size(e: Expr, known: Ranges) -> bool:
-    """Whether e is positive and the same in all turns."""
+    """Whether e is positive and the same in all iterations."""
     if isinstance(e, Const):
         return int(e.value) > 0
     return not any(v in known for v in vars_in(e))

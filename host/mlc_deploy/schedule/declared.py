@@ -64,7 +64,7 @@ def registered_parts(declared: DeclaredIntrin) -> Parts:
     parts += [None] * (3 - len(parts))
     if len(parts) > 3 or any(p is not None and not isinstance(p, Stmt) for p in parts):
         raise ScheduleError(
-            f"intrinsic '{declared.name}': its function gives {given!r:.60}",
+            f"intrinsic '{declared.name}': its function returned {given!r:.60}",
             mend="a statement, or three: of the whole, of setting to 0, of adding to",
         )
     reduces = isinstance(body, Reduce)

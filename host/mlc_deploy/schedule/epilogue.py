@@ -219,7 +219,7 @@ def _verify(places: Places, sums: Block, last: Block, taken: Places | None) -> N
         what = f"at says that '{var.name}' of '{last.name}' is {made} of '{sums.name}'"
         known = vars_in(made) <= taken.keys()
         if not known or not equal(substitute(made, taken), var, inside):
-            refuse(PRIMITIVE, f"{what}, which is not shown by what it reads", last, "another map")
+            refuse(PRIMITIVE, f"{what}, which does not follow from its reads", last, "another map")
         (low, high), (_, most) = expr_bounds(made, around), inside[var]
         whole = isinstance(made, Var) and same_expr(extents[made], extents[var])
         if not whole and not (low == 0 and high is not None and most is not None and high <= most):

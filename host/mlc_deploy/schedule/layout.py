@@ -80,7 +80,7 @@ def _from_text(text: str, primitive: str, at: Stmt | None) -> IndexMap:
     if code is None:
         refuse(
             primitive,
-            f"'{text:.200}' is no index map",
+            f"'{text:.200}' is not an index map",
             at,
             "a text like 'lambda i: [i // 4, i % 4]'",
         )

@@ -77,14 +77,14 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
             primitive,
             f"block '{block}' writes output '{buffer.name}'",
             target,
-            f"'{buffer.name}' left out of the arguments: inlined, it is not computed",
+            f"'{buffer.name}' left out of the arguments, since it is not computed when inlined",
         )
     if not readers(func, buffer):
         refuse(primitive, f"nothing reads '{buffer.name}'", target)
     for reader in readers(func, buffer):
         require_leaf(primitive, reader)
         if buffer in addressed(reader.body):
-            refuse(primitive, f"block '{reader.name}' gives away the address of '{buffer.name}'",
+            refuse(primitive, f"block '{reader.name}' takes the address of '{buffer.name}'",
                    target)  # fmt: skip
     func = with_allocs(replace(func, target, None), drop=[buffer])
 
@@ -123,7 +123,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     buffer = sources[0]
     (producer,) = writers(func, buffer) if len(writers(func, buffer)) == 1 else (None,)
     if producer is None or not is_complete(func, producer) or not isinstance(producer.body, Store):
-        refuse(primitive, f"the producer of '{buffer.name}' is no elementwise block", target)
+        refuse(primitive, f"the producer of '{buffer.name}' is not an elementwise block", target)
     if [b for b in readers(func, buffer) if b is not target] or buffer in func.buffers:
         refuse(primitive, f"'{buffer.name}' is needed elsewhere", target)
     if not is_const(target.predicate, True):
@@ -175,7 +175,9 @@ def _elementwise(
     args = tuple(i for i in store.indices if isinstance(i, Var))
     if len(set(args)) != len(store.indices):
         refuse(
-            primitive, f"block '{block.name}' writes at indices that are no plain iterations", block
+            primitive,
+            f"block '{block.name}' writes at indices that are not plain iterations",
+            block,
         )
     unused = [
         i
@@ -189,10 +191,10 @@ def _elementwise(
 
 
 def compute_at(func: PrimFunc, block: str, loop: str, whole: Sequence[int] = ()) -> PrimFunc:
-    """Moves a producer into a loop of its consumers: each turn computes what that turn needs.
-    Iterations with the numbers in `whole` run completely.
+    """Moves a producer into a loop of its consumers: each iteration computes what that iteration
+    needs. Iterations with the numbers in `whole` run completely.
 
-    The block may write an argument if the turns need each of its elements exactly once.
+    The block may write an argument if the iterations need each of its elements exactly once.
     """
     primitive = "compute_at"
     target, position = _movable(primitive, func, block, loop)
@@ -254,8 +256,8 @@ def _require_each_once(func: PrimFunc, block: str, write: Region, loop: For) -> 
     twice = [o for o in around if not turns_disjoint(o, target, ("spatial", "reduce"))]
     if not whole or twice:
         why = (
-            f"it is not certain that the turns of loop '{(twice or [loop])[0].name}' need each of "
-            "its elements, and none twice"
+            f"it is not certain that the iterations of loop '{(twice or [loop])[0].name}' need "
+            "each of its elements, and none twice"
         )
         refuse(
             "compute_at",
@@ -266,7 +268,8 @@ def _require_each_once(func: PrimFunc, block: str, write: Region, loop: For) -> 
 
 
 def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
-    """Moves a consumer into a loop of its producers: each turn consumes what that turn made."""
+    """Moves a consumer into a loop of its producers: each iteration consumes what that iteration
+    made."""
     primitive = "reverse_compute_at"
     target, position = _movable(primitive, func, block, loop)
     outer = loop_at(position)
@@ -294,8 +297,8 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
             if box is None:
                 refuse(
                     primitive,
-                    f"what one turn of loop '{loop}' writes to '{write.buffer.name}' is no whole "
-                    "box",
+                    f"what one iteration of loop '{loop}' writes to '{write.buffer.name}' is not "
+                    "a whole box",
                     outer,
                 )
             made[write.buffer] = box[0]
@@ -309,7 +312,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 def _require_finished(
     primitive: str, func: PrimFunc, producer: Block, position: list[Stmt]
 ) -> None:
-    """Refuses unless the producer finishes its elements in each turn of the loop."""
+    """Refuses unless the producer finishes its elements in each iteration of the loop."""
     if not (is_complete(func, producer) or is_reduction(func, producer)):
         refuse(primitive, f"block '{producer.name}' writes only a part of what is read", producer)
     reduced = bound_to(producer, "reduce")
@@ -330,7 +333,7 @@ def _domain_of_made(
     made: dict[Buffer, list[Interval]],
     ranges: Ranges,
 ) -> dict[Var, Interval]:
-    """The part of the block's iterations that reads what one turn made, and nothing else.
+    """The part of the block's iterations that reads what one iteration made, and nothing else.
 
     Iterations follow the dimensions of the first buffer that they index by themselves; every other
     dimension must be made as a whole.
@@ -357,10 +360,10 @@ def _domain_of_made(
             if not followed:
                 refuse(
                     primitive,
-                    f"block '{block.name}' reads elements of '{r.buffer.name}' that one turn of "
-                    f"loop '{loop}' does not make",
+                    f"block '{block.name}' reads elements of '{r.buffer.name}' that one iteration "
+                    f"of loop '{loop}' does not make",
                     block,
-                    "compute_at the producer, which makes what each turn reads",
+                    "compute_at the producer, which makes what each iteration reads",
                 )
     return domain
 
@@ -421,7 +424,7 @@ def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) ->
 def _box(
     func: PrimFunc, outer: For, block: Block, region: Any, ranges: dict[Var, Any]
 ) -> list[Interval]:
-    """The box that `region` of a block below `outer` covers in one turn of `outer`."""
+    """The box that `region` of a block below `outer` covers in one iteration of `outer`."""
     path = path_of(func, block)
     loops = loops_of(path)
     inner = loops[loops.index(outer) + 1 :]

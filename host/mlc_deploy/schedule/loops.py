@@ -80,10 +80,9 @@ def split(
     =>   for i_0 in range(ceil(n / f)): for i_1 in range(f): S[i := i_0*f + i_1]
 
     Guarded by `i_0*f + i_1 < n` where the factors do not divide n. One factor may be None: it is
-    inferred. preserve_unit_iters False leaves out loops of one turn; disable_predication promises
-    that the factors divide n, which is checked where n is constant. Raises ScheduleError for
-    factors that do not cover n.
-    """
+    inferred. preserve_unit_iters False leaves out loops of one iteration; disable_predication
+    promises that the factors divide n, which is checked where n is constant. Raises ScheduleError
+    for factors that do not cover n."""
     path = find_loop(func, loop, "split")
     target = loop_at(path)
     _require_serial("split", target)
@@ -121,7 +120,7 @@ def split(
         index = index * size + v
     for v, size in zip(inner, sizes, strict=True):
         ranges[v] = turn_range(size, ranges)
-    # loops of one turn stay in the index: the number of loops must not depend on the factors
+    # loops of one iteration stay in the index: the number of loops must not depend on the factors
     units = {v for v, size in zip(inner, sizes, strict=True) if is_const(size, 1)}
     index = simplify_expr(index, {v: r for v, r in ranges.items() if v not in units})
     guard = simplify_expr(compare("<", index, target.extent), ranges)
@@ -147,10 +146,9 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
     """for i in range(n): for j in range(m): S
     =>   for i_j_fused in range(n*m): S[i := i_j_fused // m, j := i_j_fused % m]
 
-    Loops of one turn become 0, and the others are fused as if they were alone. Otherwise a useless
-    remainder would stay, and after a split that does not divide the turns only the guard would show
-    that it is useless.
-    """
+    Loops of one iteration become 0, and the others are fused as if they were alone. Otherwise a
+    useless remainder would stay, and after a split that does not divide the iterations only the
+    guard would show that it is useless."""
     if len(loops) < 2:
         refuse("fuse", "two loops or more are needed")
     path = find_loop(func, loops[0], "fuse")
@@ -173,7 +171,7 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
             refuse("fuse", f"the extent of loop '{inner.name}' depends on another loop", inner)
     turns = prod(int(o.extent) for o in nest if isinstance(o.extent, Const))
     if turns > value_range(nest[0].var.dtype)[1]:
-        refuse("fuse", f"{turns} turns are more than {nest[0].var.dtype} counts", nest[0])
+        refuse("fuse", f"{turns} iterations are more than {nest[0].var.dtype} counts", nest[0])
     var = Var(names_of(func).fresh("_".join([*loops, "fused"])), nest[0].var.dtype)
     values: dict[Var, Expr] = {o.var: const(0, o.var.dtype) for o in nest}
     first, *others = [o for o in nest if not is_const(o.extent, 1)] or nest[:1]
@@ -192,7 +190,7 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
 def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
     """The loops in the given order, outermost first; loops between them stay where they are."""
     if len(set(order)) != len(order):
-        refuse("reorder", f"a loop stands twice in {list(order)}")
+        refuse("reorder", f"a loop occurs twice in {list(order)}")
     if len(order) < 2:
         return func
     paths = [find_loop(func, name, "reorder") for name in order]
@@ -208,7 +206,7 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
         if outer.body is not inner:
             refuse(
                 "reorder",
-                f"other statements stand between loop '{outer.name}' and loop '{inner.name}'",
+                f"other statements are between loop '{outer.name}' and loop '{inner.name}'",
                 outer,
             )
     for block in blocks_in(nest[-1].body):
@@ -249,7 +247,7 @@ def _require_init_first(
     primitive: str, block: Block, nest: Sequence[For], permuted: Sequence[For]
 ) -> None:
     """Refuses unless each element still begins with its init in the other order: loops through
-    results and reduction at once keep their order, and no turn computes an element again."""
+    results and reduction at once keep their order, and no iteration computes an element again."""
     mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
     if [o for o in nest if o.var in mixed] != [o for o in permuted if o.var in mixed]:
         refuse(
@@ -262,8 +260,8 @@ def _require_init_first(
         if not turns_disjoint(loop, block, ("spatial", "reduce")):
             refuse(
                 primitive,
-                f"turns of loop '{loop.name}' compute the same elements of block '{block.name}' "
-                "again, each from its init on",
+                f"iterations of loop '{loop.name}' compute the same elements of block "
+                f"'{block.name}' again, each from its init on",
                 loop,
             )
 
@@ -308,8 +306,9 @@ def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
 def require_independent(
     primitive: str, func: PrimFunc, target: For, kind: ForKind | None = None
 ) -> None:
-    """Refuses unless turns of the loop may run at once: no block below reduces over it, or writes
-    what another turn writes or reads. Buffers that live within one turn do not count."""
+    """Refuses unless iterations of the loop may run at once: no block below reduces over it, or
+    writes what another iteration writes or reads. Buffers that live within one iteration do not
+    count."""
     if is_const(target.extent, 1):
         return
     _require_no_shared_turns(primitive, func, target)
@@ -323,12 +322,13 @@ def require_independent(
                 f"{primitive} a spatial loop, or rfactor the reduction first",
             )
         alone = all(_private(func, target, w.buffer) for w in block.writes)
-        if (kind or target.kind) == "vectorized":  # lanes share what is private to a turn
+        if (kind or target.kind) == "vectorized":  # lanes share what is private to an iteration
             alone = alone and is_complete(func, block)
         if not alone and not turns_write_apart(target, block):
             refuse(
                 primitive,
-                f"turns of loop '{target.name}' write the same elements in block '{block.name}'",
+                f"iterations of loop '{target.name}' write the same elements in block "
+                f"'{block.name}'",
                 target,
             )
 
@@ -351,7 +351,7 @@ def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> Non
 
 
 def _private(func: PrimFunc, target: For, buffer: Any) -> bool:
-    """Whether all uses of a buffer are within the loop, so that each turn has its own."""
+    """Whether all uses of a buffer are within the loop, so that each iteration has its own."""
     if buffer not in root_block(func).allocs:
         return False
     inside = set(blocks_in(target.body))

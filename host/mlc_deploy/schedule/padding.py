@@ -60,9 +60,8 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
     """for i, j: P[i, j] = x[i-1, j-1] if inside(i, j) else c
     =>   for i, j: P[i, j] = c;   for i, j inside: P[i, j] = x[i-1, j-1]
 
-    The first block, `<block>_pad_const`, fills all that one turn of `loop` writes. The block itself
-    then copies the inside, in loops as long as the inside.
-    """
+    The first block, `<block>_pad_const`, fills all that one iteration of `loop` writes. The block
+    itself then copies the inside, in loops as long as the inside."""
     primitive = "decompose_padding"
     path = find_leaf(func, block, primitive)
     target = block_at(path)
@@ -78,11 +77,11 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
         case _:
             refuse(primitive, f"block '{block}' does not choose between data and padding", target)
     if list(loads(fill)) or vars_in(fill):
-        refuse(primitive, f"the padding of block '{block}' is no constant", target)
+        refuse(primitive, f"the padding of block '{block}' is not constant", target)
     loops = loops_of(path)
     inner = loops[loops.index(outer) :]
     if any(o.body is not i for o, i in zip(inner, [*inner[1:], target], strict=True)):
-        refuse(primitive, f"other statements stand inside loop '{loop}'", outer)
+        refuse(primitive, f"other statements are inside loop '{loop}'", outer)
     if any(o.kind != "serial" for o in inner):
         refuse(primitive, f"a loop inside loop '{loop}' is not serial", outer)
     ranges = _inside(primitive, target, condition, {o.var for o in inner})
@@ -267,7 +266,7 @@ def _require_einsum(primitive: str, func: PrimFunc, block: Block) -> None:
     if not good:
         refuse(
             primitive,
-            f"block '{block.name}' is no sum of products of elements at plain iterations",
+            f"block '{block.name}' is not a sum of products of elements at plain iterations",
             block,
         )
 

@@ -73,8 +73,8 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         if above.var in reduced:
             refuse(
                 primitive,
-                f"loop '{above.name}', outside loop '{loop}', reduces too: its second turn would "
-                "start over",
+                f"loop '{above.name}', outside loop '{loop}', reduces too: its second iteration "
+                "would start over",
                 above,
                 f"decompose at loop '{above.name}'",
             )
@@ -83,8 +83,8 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         if not turns_disjoint(turning, target, ("spatial", "reduce")):
             refuse(
                 primitive,
-                f"turns of loop '{turning.name}' compute the same elements of block '{block}' again"
-                ", each from its init on",
+                f"iterations of loop '{turning.name}' compute the same elements of block '{block}' "
+                "again, each from its init on",
                 turning,
                 "a loop further inside",
             )
@@ -256,8 +256,8 @@ def _skipping_parts(block: Block, outer: For, nest: Sequence[For]) -> list[Expr]
         if vars_in(condition) & bound_to(block, "spatial"):
             refuse(
                 "rfactor",
-                f"block '{block.name}' skips whole turns of loop '{outer.name}' for some results: "
-                f"{condition}",
+                f"block '{block.name}' skips whole iterations of loop '{outer.name}' for some "
+                f"results: {condition}",
                 block,
                 "split by a factor that divides the extent",
             )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
-LONGEST = 1 << 31  # turns of a loop to tile: divisors are tried up to the root
+LONGEST = 1 << 31  # iterations of a loop to tile: divisors are tried up to the root
 
 
 class Chooser:
@@ -106,7 +106,9 @@ def perfect_tile(
     extent = int(target.extent)
     if extent > LONGEST:
         refuse(
-            primitive, f"loop '{loop}' has {extent} turns, too many to choose factors of", target
+            primitive,
+            f"loop '{loop}' has {extent} iterations, too many to choose factors of",
+            target,
         )
     if n < 1:
         refuse(primitive, f"{n} factors of loop '{loop}'", target)

@@ -312,17 +312,17 @@ class Schedule:
 
     @primitive
     def parallel(self, loop: str) -> None:
-        """The loop's turns may run at once, on several threads."""
+        """The loop's iterations may run at once, on several threads."""
         self._mark(loop, "parallel")
 
     @primitive
     def vectorize(self, loop: str) -> None:
-        """The loop's turns are the lanes of vectors."""
+        """The loop's iterations are the lanes of vectors."""
         self._mark(loop, "vectorized")
 
     @primitive
     def unroll(self, loop: str) -> None:
-        """The loop's turns are written out."""
+        """The loop's iterations are written out."""
         self._mark(loop, "unrolled")
 
     def bind(self, loop: str, thread_axis: object) -> NoReturn:

@@ -1,10 +1,9 @@
 """TE's stages on the engine: their recorded calls (te/stage.py) become calls of primitives.
 
-Consumers come first. A stage computed at an axis of another gets loops over what one turn needs, in
-the order of its axes; calls on its axes apply to these loops. An axis of which one turn needs a
-single element has no loop, and calls on it are dropped. A reduction's init goes in front of the
-outermost loop that reduces. Kinds of loops come last, when all is in its place.
-"""
+Consumers come first. A stage computed at an axis of another gets loops over what one iteration
+needs, in the order of its axes; calls on its axes apply to these loops. An axis of which one
+iteration needs a single element has no loop, and calls on it are dropped. A reduction's init goes
+in front of the outermost loop that reduces. Kinds of loops come last, when all is in its place."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def stage_program(
     for output in s.outputs:
         if not any(s[op].op is output for op in named if op in s):
             raise ScheduleError(
-                f"lower: output '{output.name}' of the schedule is none of the arguments",
+                f"lower: output '{output.name}' of the schedule is not among the arguments",
                 mend=f"add '{output.name}' to them",
             )
     tensors, stages = _current(s, given)

@@ -206,7 +206,7 @@ def _match_inits(match: _Match, leaf: Block, block: Block) -> None:
 
 def _renamed(match: _Match, loops: list[For], wanted: Store, inner: list[For]) -> Store:
     """The description's store in terms of the block's loops, which become the loops of the match.
-    There must be as many, with equal extents; loops of one turn do not count."""
+    There must be as many, with equal extents; loops of one iteration do not count."""
     first = {o.var: const(0, o.var.dtype) for o in loops if is_const(o.extent, 1)}
     ours = [o for o in loops if o.var not in first]
     theirs = [o for o in inner if not is_const(o.extent, 1)]

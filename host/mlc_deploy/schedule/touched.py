@@ -30,7 +30,7 @@ Regions = tuple[Region, ...]
 def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
     """(reads, writes) in terms of a block's iterations: each distinct region once, in order met.
 
-    A block inside counts with its declared reads and writes, a loop with all its turns.
+    A block inside counts with its declared reads and writes, a loop with all its iterations.
     """
     ranges: dict[Var, Bounds] = {}
     for i in iters:

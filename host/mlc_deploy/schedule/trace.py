@@ -198,7 +198,7 @@ class Trace:
 
     @staticmethod
     def from_json(data: Any) -> Trace:
-        """Raises ValueError for what is no trace of this version."""
+        """Raises ValueError for what is not a trace of this version."""
         match data:
             case [int(version), list(body)] if version == VERSION:
                 if len(body) > MOST_INSTRUCTIONS:
@@ -217,7 +217,7 @@ class Trace:
 
     @staticmethod
     def loads(text: str) -> Trace:
-        """Raises ValueError for what is no trace of this version."""
+        """Raises ValueError for what is not a trace of this version."""
         try:
             data = parsed(text).value
         except NoJson as error:
@@ -342,7 +342,7 @@ def _instruction(entry: Any, earlier: Sequence[Instruction]) -> Instruction:
         case [str(name), dict(arguments), str(kinds), decision]:
             pass
         case _:
-            raise ValueError("it is no list of a name, arguments, kinds and a decision")
+            raise ValueError("it is not a list of a name, arguments, kinds and a decision")
     if not name.isidentifier() or len(name) > MOST_CHARACTERS:
         raise ValueError("its name is none")
     if len(kinds) > MOST_CHARACTERS or not set(kinds) <= set("blv"):
@@ -354,7 +354,7 @@ def _instruction(entry: Any, earlier: Sequence[Instruction]) -> Instruction:
         if not key.removeprefix("*").isidentifier():
             raise ValueError(f"{key!r:.60} names no argument")
         if key[0] == "*" and not isinstance(value, list):
-            raise ValueError(f"{key} is no list")
+            raise ValueError(f"{key} is not a list")
         decoded[key] = _decoded(value, earlier)
     return Instruction(name, decoded, kinds, _decoded(decision, ()))
 
@@ -383,7 +383,7 @@ def _decoded(value: Any, earlier: Sequence[Instruction], nested: int = 0) -> Any
             if not abs(value) <= LARGEST:  # nor for NaN
                 raise ValueError("a number is too large")
             return value
-    raise ValueError(f"{value!r:.60} is no value")
+    raise ValueError(f"{value!r:.60} is not a value")
 
 
 def _decoded_dict(

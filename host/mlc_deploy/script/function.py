@@ -62,7 +62,7 @@ def _parse(definition: ast.FunctionDef, reader: Statements) -> tuple[str, PrimFu
     body = reader.suite(_in_root(definition.body))
     if addressed(body) and not any(isinstance(n, Block) for n in walk(body)):
         mend = 'with T.block("call"): T.reads(…); T.writes(…), and the call below them'
-        reader.refuse(definition, "an address is given away outside of a block", mend)
+        reader.refuse(definition, "an address is taken outside of a block", mend)
     root = fields.made("root", body, fields.reads or (), fields.writes or ())
     for arg, param in zip(args, params, strict=True):
         if isinstance(param, Handle) and param.name not in reader.matched:

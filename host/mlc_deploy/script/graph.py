@@ -72,7 +72,7 @@ def tuple(*values: Any) -> Any:
 
 
 def _kind(name: builtins.str) -> Callable[..., Any]:
-    """TVM's type of values that are no tensors. The parser refuses parameters of it."""
+    """TVM's type of values that are not tensors. The parser refuses parameters of it."""
 
     def kind(*args: Any, **named: Any) -> Any:
         return None
@@ -192,7 +192,7 @@ def func_attr(attrs: Mapping[builtins.str, Any]) -> None:
 
 def loop(body: Any, args: Sequence[Any], **options: Any) -> Any:
     """`R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False], written=[False])` runs a
-    body turn after turn. graph.CallLoop explains the parts."""
+    body iteration by iteration. graph.CallLoop explains the parts."""
     raise _misplaced("R.loop")
 
 

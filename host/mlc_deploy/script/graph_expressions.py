@@ -59,8 +59,8 @@ OTHERS = "+ - * / // ** @ and comparisons work on tensors"
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A function whose calls become one kernel, or the body of a loop or branch. It is no function
-    of the module."""
+    """A function whose calls become one kernel, or the body of a loop or branch. It is not a
+    function of the module."""
 
     function: Function
     body: bool = False
@@ -126,7 +126,7 @@ class Expressions(Words):
 
     def no_value(self, at: ast.expr) -> NoReturn:
         mend = 'R.const(1.0, "float32") for numbers, R.add and the like for operators'
-        self.refuse(at, f"'{ast.unparse(at)}' is no value of the graph", mend)
+        self.refuse(at, f"'{ast.unparse(at)}' is not a value of the graph", mend)
 
     def expression(self, at: ast.expr, name: str | Sequence[str] = "", source: str = "") -> Any:
         """What an expression is. Calls are emitted under `name`."""
@@ -192,7 +192,7 @@ class Expressions(Words):
         source: str,
     ) -> Any:
         if word is None:
-            self.refuse(at, f"'{ast.unparse(at)}' is no operator on tensors", OTHERS)
+            self.refuse(at, f"'{ast.unparse(at)}' is not an operator on tensors", OTHERS)
         made = Word(word, tuple(map(self.expression, parts)))
         return self.checked(at, self.builder.emit, made, name=name, source=source)
 
@@ -320,7 +320,7 @@ class Expressions(Words):
         become one kernel."""
         called = self.function(at.func)
         if keywords or isinstance(called, str) or (isinstance(called, Primitive) and called.body):
-            what = f"'{ast.unparse(at.func)}' is no function of operators"
+            what = f"'{ast.unparse(at.func)}' is not a function of operators"
             self.refuse(at, what, 'R.call_tir; or R.func_attr({"Primitive": True}) in it')
         inputs = [v for a in args for v in self.values_of(a)]
         if isinstance(called, Shapeless):
@@ -338,7 +338,7 @@ class Expressions(Words):
             return self.match_shape(at, made, wanted)
         form = self.form(wanted)
         if form is None:
-            self.refuse(wanted, f"'{ast.unparse(wanted)}' is no type", 'R.Tensor(("n", 16))')
+            self.refuse(wanted, f"'{ast.unparse(wanted)}' is not a type", 'R.Tensor(("n", 16))')
         if form.shape is None:
             self.held("the value is", (made,), wanted)
             return made
@@ -379,7 +379,7 @@ class Expressions(Words):
     def body(self, at: ast.expr) -> Function:
         found = self.function(at)
         if not isinstance(found, Primitive) or not found.body:
-            what = f"'{ast.unparse(at)}' is no body"
+            what = f"'{ast.unparse(at)}' is not a body"
             self.refuse(at, what, 'R.func_attr({"Body": True}) in it')
         return found.function
 
@@ -402,7 +402,7 @@ class Expressions(Words):
     def prim_func(self, at: ast.expr) -> str:
         found = self.function(at)
         if not isinstance(found, str):
-            self.refuse(at, f"'{ast.unparse(at)}' is no T.prim_func", f"{ast.unparse(at)}(x)")
+            self.refuse(at, f"'{ast.unparse(at)}' is not a T.prim_func", f"{ast.unparse(at)}(x)")
         return found
 
     def out(
@@ -442,7 +442,7 @@ class Expressions(Words):
                 return self.local[name]
             case ast.Attribute(ast.Name(), name) | ast.Name(name):
                 return self.around.functions.get(name, name)
-        self.refuse(at, f"'{ast.unparse(at)}' is no function of the module", "cls.f")
+        self.refuse(at, f"'{ast.unparse(at)}' is not a function of the module", "cls.f")
 
     # ---------------------------------------------------------------------------------- constants
 

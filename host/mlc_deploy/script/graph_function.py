@@ -1,6 +1,6 @@
 """Functions of the graph: from the syntax tree of a `def` to a Function.
 
-The user's code never runs. A comment `# layer conv1` behind a call names the layer of the call; the
+The user's code never runs. A comment `# layer conv1` after a call names the layer of the call; the
 printer writes such comments.
 """
 
@@ -182,7 +182,7 @@ class _Reader(Expressions):
         names = self.attrs.get(key, default)
         count = len(default)
         if not isinstance(names, (list, tuple)) or [type(n) for n in names] != [str] * count:
-            self.refuse(self.definition, f"{key} is no list of {count} names")
+            self.refuse(self.definition, f"{key} is not a list of {count} names")
         return list(names)
 
     def extents(self) -> dict[str, int]:
@@ -190,7 +190,7 @@ class _Reader(Expressions):
         if not isinstance(extents, dict) or not all(
             isinstance(name, str) and type(most) is int for name, most in extents.items()
         ):
-            what = f"{EXTENTS} are no names of dimensions with the most that they can be"
+            what = f"{EXTENTS} are not names of dimensions with the most that they can be"
             self.refuse(self.definition, what, '{"n": 100}')
         return extents
 
@@ -199,7 +199,7 @@ class _Reader(Expressions):
         words = (*states, *states.values()) if isinstance(states, dict) else (None,)
         if not all(isinstance(word, str) for word in words):
             mend = '{"h": "h_out"}'
-            self.refuse(self.definition, f"{STATES} are no names of inputs and outputs", mend)
+            self.refuse(self.definition, f"{STATES} are not names of inputs and outputs", mend)
         return dict(states)
 
     def param(self, arg: ast.arg, name: str) -> Any:

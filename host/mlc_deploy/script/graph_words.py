@@ -22,7 +22,7 @@ WORDS = (
     "func_attr", "function", "loop", "match_cast", "output", "prim_value", "shape", "shape_of",
     "str", "tuple",
 )  # fmt: skip
-# Types of values that are no tensors: why no parameter has them, and what to write.
+# Types of values that are not tensors: why no parameter has them, and what to write.
 NO_TENSORS = {
     "Callable": ("functions are called by their names", "cls.f(x)"),
     "Shape": ("dimensions come from the shapes of tensors", 'R.Tensor(("n", "m"), "float32")'),
@@ -80,7 +80,7 @@ class Words:
         return self.word(at.func if isinstance(at, ast.Call) else at)
 
     def refuse_kind(self, at: ast.expr, name: str) -> None:
-        """Refuses a parameter whose type is no tensor's."""
+        """Refuses a parameter whose type is not a tensor's."""
         word = self.kind(at)
         if word in NO_TENSORS:
             why, mend = NO_TENSORS[word]
@@ -106,14 +106,14 @@ class Words:
     def type(self, at: ast.expr, form: Form | None = None) -> TensorType:
         form = form or self.form(at)
         if form is None:
-            self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+            self.refuse(at, f"'{ast.unparse(at)}' is not a type", TYPE)
         if form.shape is None:
             self.refuse(at, "nothing says the shape", '(1, 16), or (1, "m")')
         made: TensorType = self.checked(at, tensor_type, form.shape, form.dtype or "float32")
         return made
 
     def form(self, at: ast.expr) -> Form | None:
-        """The arguments of an R.Tensor; None if the expression is no R.Tensor."""
+        """The arguments of an R.Tensor; None if the expression is not an R.Tensor."""
         match at:
             case ast.Call(func, given, keywords) if self.word(func) == "Tensor":
                 pass
@@ -162,7 +162,7 @@ class Words:
                 continue
             form = self.form(at)
             if form is None:
-                self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+                self.refuse(at, f"'{ast.unparse(at)}' is not a type", TYPE)
             if form.shape is None:
                 is_ = form.dtype in (None, value.type.dtype)
                 is_ = is_ and form.ndim in (None, len(value.type.shape))

@@ -175,12 +175,12 @@ class Statements:
                 yield Evaluate(self.values.as_expr(call, args["value"]))
             case Phrase("func_attr", args):
                 if self.block is not self.root:
-                    self.refuse(call, "T.func_attr stands at the top of a function")
+                    self.refuse(call, "T.func_attr belongs at the top of a function")
                 self.attrs.update(self.attributes(call, args["attrs"]))
             case Phrase("reads" | "writes" | "where" | "block_attr" as name, args):
                 self.about_block(call, name, args)
             case Phrase() as phrase:
-                self.refuse(call, f"{phrase.text} is no statement of its own", _belongs(phrase))
+                self.refuse(call, f"{phrase.text} is not a statement of its own", _belongs(phrase))
             case Call() as effect:
                 yield Evaluate(effect)
             case value:
@@ -202,7 +202,7 @@ class Statements:
 
     def this_block(self, at: ast.AST, what: str) -> BlockFields:
         if self.block is None:
-            self.refuse(at, f"{what} stands in a loop or an if", OUTSIDE_OF_BLOCK)
+            self.refuse(at, f"{what} is in a loop or an if", OUTSIDE_OF_BLOCK)
         return self.block
 
     def attributes(self, at: ast.AST, attrs: object) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class Statements:
         kind = self.values.value(annotation)
         dtype = getattr(kind.target, "dtype", None) if isinstance(kind, Word) else None
         if not isinstance(dtype, str):
-            self.refuse(annotation, f"{describe(kind)} is no dtype", "T.int32, T.float32 …")
+            self.refuse(annotation, f"{describe(kind)} is not a dtype", "T.int32, T.float32 …")
         value = self.values.expr(at, dtype)
         if value.dtype != dtype:
             self.refuse(at, f"'{target.id}' is {dtype}, but its value {value.dtype}", _cast(dtype))
@@ -311,7 +311,7 @@ class Statements:
             self.refuse(at, f"there is no scope '{args['scope']}'", '"global" or "local"')
         align = args["align"]
         if not isinstance(align, int) or align < 1:
-            self.refuse(at, f"alignment {align} is no positive number of bytes")
+            self.refuse(at, f"alignment {align} is not a positive number of bytes")
         dtype = self.values.apply(at, known_dtype, args["dtype"])
         shape = self.dims(at, args["shape"])
         strides = None if args["strides"] is None else self.dims(at, args["strides"])
@@ -409,7 +409,7 @@ class Statements:
             case Phrase("init"):
                 block = self.this_block(item.context_expr, phrase.text)
                 if block is self.root or block.init is not None:
-                    self.refuse(item.context_expr, "T.init stands once in a block")
+                    self.refuse(item.context_expr, "T.init occurs once in a block")
                 with self.scope():
                     block.init = self.suite(body)
                 return seq(())
@@ -441,7 +441,7 @@ class Statements:
             if addressed(body):
                 self.refuse(
                     phrase.at,
-                    f"block '{name}' gives addresses away, and does not say what is read and "
+                    f"block '{name}' takes addresses, and does not say what is read and "
                     "written through them",
                     "T.reads(A[0:64]) and T.writes(B[0:64]), both, in the block",
                 )
@@ -455,7 +455,7 @@ class Statements:
         at, args = phrase.at, phrase.args
         block = self.this_block(at, phrase.text)
         if block is self.root:
-            self.refuse(at, f"{phrase.text} stands outside of a block", OUTSIDE_OF_BLOCK)
+            self.refuse(at, f"{phrase.text} is outside of a block", OUTSIDE_OF_BLOCK)
         if phrase.name == "axis.remap":
             found = list(self.remapped(phrase))
         else:
@@ -492,7 +492,7 @@ class Statements:
             if not isinstance(binding, Var) or binding not in self.extents:
                 self.refuse(
                     phrase.at,
-                    f"{describe(binding)} is no loop from 0 on",
+                    f"{describe(binding)} is not a loop from 0 on",
                     "v = T.axis.spatial(extent, expression)",
                 )
             yield KINDS[letter], self.extents[binding], binding

@@ -27,11 +27,13 @@ from ..te.intrinsics import (
     cos,
     erf,
     exp,
+    expm1,
     floor,
     fma,
     fmod,
     gelu,
     log,
+    log1p,
     nearbyint,
     pow,
     round,
@@ -55,13 +57,13 @@ from .values import known_dtype
 __all__ = [
     "abs", "address_of", "alloc_buffer", "axis", "block", "block_attr", "bool", "Broadcast",
     "Buffer", "call_extern", "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp",
-    "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
-    "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt",
-    "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value",
-    "nearbyint", "parallel", "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select",
-    "serial", "Shuffle", "sigmoid",
-    "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16",
-    "uint32", "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
+    "expm1", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod",
+    "func_attr", "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64",
+    "int8", "LetStmt", "likely", "log", "log1p", "match_buffer", "max", "max_value", "meta_var",
+    "min", "min_value", "nearbyint", "parallel", "pow", "prim_func", "Ramp", "reads", "round",
+    "rsqrt", "Select", "serial", "Shuffle", "sigmoid", "silu", "sin", "span", "sqrt", "tan", "tanh",
+    "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint64", "uint8", "unroll", "unrolled",
+    "var", "vectorized", "where", "writes",
 ]  # fmt: skip
 
 Shape = Sequence[Any] | int
@@ -233,9 +235,9 @@ def _loop(word: str, doc: str) -> Callable[..., Iterator[Any]]:
 
 
 serial = _loop("serial", "A loop, as `range`.")
-parallel = _loop("parallel", "A loop whose turns may run at the same time.")
-vectorized = _loop("vectorized", "A loop whose turns are lanes of vectors.")
-unroll = _loop("unroll", "A loop that is written out, turn by turn.")
+parallel = _loop("parallel", "A loop whose iterations may run at the same time.")
+vectorized = _loop("vectorized", "A loop whose iterations are lanes of vectors.")
+unroll = _loop("unroll", "A loop that is written out, iteration by iteration.")
 unrolled = unroll
 
 # ----------------------------------------------------------------------------------------- blocks
@@ -382,7 +384,7 @@ def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
     given = tuple(expr(v) for v in vectors)
     total = sum(dtype_of(v.dtype).lanes for v in given)
     if not lanes or not all(isinstance(n, int) and 0 <= n < total for n in lanes):
-        raise TypeError(f"the lanes {list(lanes)} are no numbers below {total}")
+        raise TypeError(f"the lanes {list(lanes)} are not numbers below {total}")
     return ShuffleNode(given, tuple(lanes), with_lanes(given[0].dtype, len(lanes)))
 
 
@@ -392,4 +394,4 @@ def _scalar(dtype: object) -> str:
 
 def _count(lanes: object) -> None:
     if not isinstance(lanes, int) or lanes < 1:
-        raise TypeError(f"'{lanes}' is no constant number of lanes")
+        raise TypeError(f"'{lanes}' is not a constant number of lanes")

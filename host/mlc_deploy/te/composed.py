@@ -11,24 +11,31 @@ from collections.abc import Callable
 
 from ..ir import Expr, ExprLike, binary, compare, const, dtype_of, expr, select
 from ..ir.functions import absolute
-from .intrinsics import exp, log, sqrt, truncdiv
+from .intrinsics import exp, log, log1p, sqrt, truncdiv
+
+# cosh and sinh of |x| are h + 1 / (4 h) and h - 1 / (4 h) with h = e^|x| / 2, which is finite where
+# they are: |x| - HALVED is at most |x| - log 2, and a multiple of 2^-17, as |x| is beyond 64.
+HALVED = math.ceil(math.log(2) * 2**17) / 2**17
+LARGE = 2.0**40  # from here on, x^2 + 1 is x^2 and asinh x is log(2 x), in float64 as well
 
 
-def log1p(x: Expr) -> Expr:
-    """log(1 + x): the rounding error of 1 + x is divided out (Kahan)."""
-    u = x + 1
-    return select(u.equal(1), x, log(u) * x / (u - 1))
+def _half_of_exp(size: Expr) -> Expr:
+    return exp(size - HALVED) * (math.exp(HALVED) / 2)
 
 
 def sinh(x: Expr) -> Expr:
     """By powers of e; near 0, where their difference would cancel, by its series."""
-    square = x * x
-    series = x + x * square * (square * (square * (1 / 5040) + 1 / 120) + 1 / 6)
-    return select(absolute(x) < 1, series, (exp(x) - exp(-x)) * 0.5)
+    size, square = absolute(x), x * x
+    series = square * (1 / math.factorial(11)) + 1 / math.factorial(9)
+    for n in (7, 5, 3):
+        series = series * square + 1 / math.factorial(n)
+    half = _half_of_exp(size)
+    return select(size < 1.5, series * square * x + x, _with_sign(x, half - 0.25 / half))
 
 
 def cosh(x: Expr) -> Expr:
-    return (exp(x) + exp(-x)) * 0.5
+    half = _half_of_exp(absolute(x))
+    return half + 0.25 / half
 
 
 def _with_sign(x: Expr, size: Expr) -> Expr:
@@ -39,15 +46,24 @@ def asinh(x: Expr) -> Expr:
     """log(a + sqrt(a^2 + 1)), written so that nothing cancels for small a = |x|."""
     a = absolute(x)
     square = a * a
-    return _with_sign(x, log1p(a + square / (sqrt(square + 1) + 1)))
+    return _with_sign(x, _log1p_or_double(a, a + square / (sqrt(square + 1) + 1)))
 
 
 def acosh(x: Expr) -> Expr:
-    return log1p(x - 1 + sqrt((x - 1) * (x + 1)))
+    rest = x - 1 + sqrt((x - 1) * (x + 1))
+    return _log1p_or_double(x, select(x < 1, const(math.nan, x.dtype), rest))
+
+
+def _log1p_or_double(x: Expr, rest: Expr) -> Expr:
+    """log(1 + rest); log(2 x) where x is large, since rest may overflow."""
+    large = x > (LARGE if dtype_of(x.dtype).bits > 16 else 2.0**10)
+    nothing, doubled = const(0, x.dtype), const(math.log(2), x.dtype)
+    return log1p(select(large, x, rest)) + select(large, doubled, nothing)
 
 
 def atanh(x: Expr) -> Expr:
-    return log1p(x * 2 / (1 - x)) * 0.5
+    a = absolute(x)
+    return _with_sign(x, log1p(a * 2 / (1 - a)) * 0.5)
 
 
 def atan(x: Expr) -> Expr:
@@ -62,7 +78,7 @@ def atan(x: Expr) -> Expr:
     series = (
         (z * 8.05374449538e-2 - 1.38776856032e-1) * z + 1.99777106478e-1
     ) * z - 3.33329491539e-1
-    return _with_sign(x, base + series * z * reduced + reduced)
+    return _with_sign(x, base + (series * z * reduced + reduced))
 
 
 def asin(x: Expr) -> Expr:

@@ -11,7 +11,8 @@ from ..ir.functions import rounded as round
 __all__ = ["abs", "nearbyint", "pow", "round"]  # besides the functions below
 
 FLOAT_CALLS = (
-    "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil nearbyint trunc".split()
+    *"exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu".split(),
+    *"sqrt rsqrt floor ceil nearbyint trunc".split(),
 )
 
 
@@ -19,8 +20,18 @@ def exp(x: ExprLike) -> Expr:
     return scalar("exp", x)
 
 
+def expm1(x: ExprLike) -> Expr:
+    """e^x - 1, exact to the last bits also where it is small."""
+    return scalar("expm1", x)
+
+
 def log(x: ExprLike) -> Expr:
     return scalar("log", x)
+
+
+def log1p(x: ExprLike) -> Expr:
+    """log(1 + x), exact to the last bits also where it is small."""
+    return scalar("log1p", x)
 
 
 def sin(x: ExprLike) -> Expr:

@@ -38,11 +38,11 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     """Loops and blocks for the tensors in args, which become the parameters in this order.
 
     Computed tensors in args are outputs; others become inner buffers. Raises ValueError when a
-    placeholder that is needed is missing, or an argument stands twice.
+    placeholder that is needed is missing, or an argument occurs twice.
     """
     tensors = [a for a in args if isinstance(a, Tensor)]
     if len(set(tensors)) != len(tensors):
-        raise ValueError("create_prim_func: an argument stands twice in args")
+        raise ValueError("create_prim_func: an argument occurs twice in args")
     order = topological(tensors)
     missing = [t.name for t in order if isinstance(t.op, PlaceholderOp) and t not in tensors]
     if missing:
@@ -225,5 +225,5 @@ def _all_of(b: Buffer) -> Region:
 
 
 def _unit_iter(names: Names) -> IterVar:
-    """A block of a scalar result still has one iteration, so that it is no root."""
+    """A block of a scalar result still has one iteration, so that it is not a root."""
     return IterVar(Var(names.fresh("vu")), expr(1), "spatial", const(0))

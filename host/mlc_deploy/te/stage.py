@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """parent => outer, inner; either inner has `factor` turns, or outer has `nparts`."""
+    """parent => outer, inner; either inner has `factor` iterations, or outer has `nparts`."""
 
     parent: IterVar
     outer: IterVar
@@ -76,7 +76,8 @@ class Tensorize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefetch:
-    """Each turn of the axis prefetches what the turn `offset` later reads of the tensor."""
+    """Each iteration of the axis prefetches what the iteration `offset` later reads of the
+    tensor."""
 
     axis: IterVar
     tensor: Tensor
@@ -145,16 +146,17 @@ class Stage:
         nparts: int | None = None,
         disable_predication: int = False,
     ) -> tuple[IterVar, IterVar]:
-        """(outer, inner) in place of an axis; inner has `factor` turns, or outer `nparts`.
-        disable_predication: without a guard, since the caller knows that the turns are all needed.
-        """
+        """(outer, inner) in place of an axis; inner has `factor` iterations, or outer `nparts`.
+        disable_predication: without a guard, since the caller knows that all are needed."""
         self._require_leaf("split", parent)
         self._require_unmarked("split", parent)
         if (factor is None) == (nparts is None):
             self.refuse("split", f"axis '{parent.var.name}' needs either factor or nparts")
         given = factor if factor is not None else nparts
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            self.refuse("split", f"{given} is no number of turns for axis '{parent.var.name}'")
+            self.refuse(
+                "split", f"{given} is not a number of iterations for axis '{parent.var.name}'"
+            )
         rest = (parent.extent + (given - 1)) // given
         sizes = (rest, expr(given)) if factor is not None else (expr(given), rest)
         outer, inner = (
@@ -198,7 +200,7 @@ class Stage:
         for axis in axes:
             self._require_leaf("reorder", axis)
         if len(set(axes)) != len(axes):
-            self.refuse("reorder", f"an axis stands twice in {_names(axes)}")
+            self.refuse("reorder", f"an axis occurs twice in {_names(axes)}")
         self.relations.append(Reorder(axes, caller()))
         moved, following = set(axes), iter(axes)
         self.leaf_iter_vars = Axes(
@@ -215,15 +217,15 @@ class Stage:
         return x_outer, y_outer, x_inner, y_inner
 
     def vectorize(self, axis: IterVar) -> None:
-        """The axis' turns are the lanes of vectors."""
+        """The axis' iterations are the lanes of vectors."""
         self._mark("vectorize", axis, "vectorized")
 
     def unroll(self, axis: IterVar) -> None:
-        """The axis' turns are written out."""
+        """The axis' iterations are written out."""
         self._mark("unroll", axis, "unrolled")
 
     def parallel(self, axis: IterVar) -> None:
-        """The axis' turns may run at once, on several threads."""
+        """The axis' iterations may run at once, on several threads."""
         self._mark("parallel", axis, "parallel")
 
     def bind(self, axis: IterVar, thread: ThreadAxis) -> NoReturn:
@@ -241,14 +243,15 @@ class Stage:
         self.marks.append(Pragma(axis, key, value, caller()))
 
     def prefetch(self, tensor: Tensor, axis: IterVar, offset: int) -> None:
-        """Each turn of the axis prefetches what the turn `offset` later reads of a tensor."""
+        """Each iteration of the axis prefetches what the iteration `offset` later reads of a
+        tensor."""
         self._require_leaf("prefetch", axis)
         if not isinstance(tensor, Tensor) or tensor not in self.op.input_tensors:
             name = getattr(tensor, "name", repr(tensor))
             reads = ", ".join(t.name for t in self.op.input_tensors)
             self.refuse("prefetch", f"stage '{self.name}' does not read '{name}'", reads)
         if isinstance(offset, bool) or not isinstance(offset, int):
-            self.refuse("prefetch", f"{offset!r} is no number of turns")
+            self.refuse("prefetch", f"{offset!r} is not a number of iterations")
         self.marks.append(Prefetch(axis, tensor, offset, caller()))
 
     def tensorize(self, axis: IterVar, intrin: Intrinsic) -> None:
@@ -275,7 +278,7 @@ class Stage:
         if axis not in self.op.axis:
             self.refuse(
                 "storage_align",
-                f"axis '{axis.var.name}' is no dimension of '{self.name}'",
+                f"axis '{axis.var.name}' is not a dimension of '{self.name}'",
                 "op.axis",
             )
         if why := align_defect(factor, offset):
@@ -283,18 +286,20 @@ class Stage:
         self.aligned.append(Align(self.op.axis.index(axis), factor, offset, caller()))
 
     def double_buffer(self) -> None:
-        """Doubles its buffer: each turn of the loop that it is computed at fills the half for the
-        next turn before it uses its own."""
+        """Doubles its buffer: each iteration of the loop that it is computed at fills the half for
+        the next iteration before it uses its own."""
         self._require_movable("double_buffer")
         self.doubled = caller()
 
     # ------------------------------------------------------------------------------------ places
 
     def compute_at(self, parent: Stage, axis: IterVar) -> None:
-        """Each turn of the parent's axis computes what that turn needs of this stage."""
+        """Each iteration of the parent's axis computes what that iteration needs of this stage."""
         self._require_movable("compute_at")
         if parent.schedule is not self.schedule or parent is self:
-            self.refuse("compute_at", f"stage '{parent.name}' is no other stage of this schedule")
+            self.refuse(
+                "compute_at", f"stage '{parent.name}' is not another stage of this schedule"
+            )
         order = self.schedule.stages
         if order.index(parent) < order.index(self):
             self.refuse("compute_at", f"stage '{parent.name}' reads nothing of stage '{self.name}'")
@@ -328,7 +333,7 @@ class Stage:
         )
 
     def axis_state(self, axis: IterVar) -> str:
-        """Why an axis is no loop of this stage, as the end of a sentence; "" where it is one."""
+        """Why an axis is not a loop of this stage, as the end of a sentence; "" where it is one."""
         if axis in self.leaf_iter_vars:
             return ""
         for step in self.relations:
@@ -340,11 +345,11 @@ class Stage:
         for stage in self.schedule.stages:
             if stage is not self and axis in stage.leaf_iter_vars:
                 return f"belongs to stage '{stage.name}'"
-        return f"is no axis of stage '{self.name}'"
+        return f"is not an axis of stage '{self.name}'"
 
     def _require_leaf(self, primitive: str, axis: IterVar) -> None:
         if not isinstance(axis, IterVar):
-            raise TypeError(f"{primitive}: an axis is needed, and {axis!r} is none")
+            raise TypeError(f"{primitive}: {axis!r} is not an axis")
         self._require_computed(primitive)
         state = self.axis_state(axis)
         if state:

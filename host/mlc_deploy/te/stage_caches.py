@@ -86,8 +86,10 @@ def rfactor(s: StageSchedule, tensor: Tensor, axis: IterVar, factor_axis: int = 
     op = _single("rfactor", stage)
     whole = op.body[0]
     if not isinstance(whole, Reduce):
-        stage.refuse("rfactor", f"stage '{stage.name}' is no reduction")
-    why = stage.axis_state(axis) or ("is no axis of the reduction" if axis.kind != "reduce" else "")
+        stage.refuse("rfactor", f"stage '{stage.name}' is not a reduction")
+    why = stage.axis_state(axis) or (
+        "is not an axis of the reduction" if axis.kind != "reduce" else ""
+    )
     if why:
         stage.refuse("rfactor", f"axis '{axis.var.name}' {why}")
     place = factor_axis + (len(op.axis) + 1 if factor_axis < 0 else 0)
@@ -144,7 +146,7 @@ def _reduction(
 
 def _roots(stage: Stage, leaves: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], list[Expr]]:
     """(the reduction's original axes in terms of the axes that they were split and fused into, the
-    conditions that keep a turn within the original ranges)."""
+    conditions that keep an iteration within the original ranges)."""
     values = dict(leaves)
     guards: list[Expr] = []
     for step in reversed(stage.relations):

@@ -48,7 +48,7 @@ class StageSchedule:
             name = getattr(op, "name", repr(op))
             names = ", ".join(stage.name for stage in self.stages)
             raise ScheduleError(
-                f"schedule: '{name}' is none of its stages", where=caller(), mend=names
+                f"schedule: '{name}' is not one of its stages", where=caller(), mend=names
             )
         return self._of[op]
 

@@ -409,7 +409,7 @@ def _called(name: str, made: object) -> Stmt:
     if isinstance(made, Expr) and extern_name(made) is not None:
         return Evaluate(made)
     raise TypeError(
-        f"te.extern '{name}': its function gives {made!r}\n"
+        f"te.extern '{name}': its function returned {made!r}\n"
         '  try: te.call_extern("int32", "name", ins[0], outs[0])'
     )
 
@@ -432,7 +432,7 @@ def _check_reduce(e: Expr, name: str) -> None:
     below = [n for n in walk(e) if isinstance(n, Reduce) and n is not e]
     if below:
         raise TypeError(
-            f"te.compute '{name}': a reduction stands inside another expression\n"
+            f"te.compute '{name}': a reduction is inside another expression\n"
             "  try: compute the reduction as a tensor of its own first"
         )
 
@@ -476,7 +476,7 @@ def sum(value: ExprLike, axis: Over, where: Expr = TRUE) -> Reduce:
     """The sum over reduction axes."""
     if not isinstance(axis, (IterVar, Sequence)):
         raise TypeError(
-            f"te.sum over {axis}, which is no axis\n"
+            f"te.sum over {axis}, which is not an axis\n"
             "  try: axis=te.reduce_axis((0, n)), or a + b for two scalars"
         )
     return reduce("+", value, axis, where)

@@ -182,7 +182,7 @@ class IRBuilder:
 
     def emit(self, stmt: Stmt | Expr) -> None:
         if not isinstance(stmt, (Stmt, Expr)):
-            raise TypeError(f"emit: {stmt!r} is no statement\n  try: outs[0].vstore(0, value)")
+            raise TypeError(f"emit: {stmt!r} is not a statement\n  try: outs[0].vstore(0, value)")
         self._stmts.append(stmt if isinstance(stmt, Stmt) else Evaluate(stmt))
 
     def get(self) -> Stmt:

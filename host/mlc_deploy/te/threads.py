@@ -26,5 +26,5 @@ def no_thread(thread: object) -> tuple[str, str]:
     if tag.startswith(("threadIdx", "vthread", "cthread")):
         mend = "vectorize the innermost loop, parallel the outermost"
     else:
-        mend = "parallel, which shares the turns of a loop among the board's cores"
+        mend = "parallel, which shares the iterations of a loop among the board's cores"
     return f"'{tag}' is a thread of a GPU, and kernels here run on CPUs", mend

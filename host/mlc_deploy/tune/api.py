@@ -198,7 +198,7 @@ def compile_tir(
     target: Target | str | None = None,
 ) -> Schedule | None:
     """The best schedule that a database, or its file, has for a function and a target, for `build`;
-    None where it has none that applies. Raises TuneError for a function that is no task."""
+    None where it has none that applies. Raises TuneError for a function that is not a task."""
     func = _function(mod)
     found = best_schedule(existing(database), task_of(func, _target(target)))
     if found is None:
@@ -223,9 +223,9 @@ def measuring(
     objective = options.objective or ("instructions" if session.emulated else "seconds")
     if objective == "seconds" and session.emulated:
         raise TuneError(
-            "an emulator's seconds say nothing of a board",
+            "an emulator's seconds are not those of a board",
             where=session.board,
-            mend="objective instructions, or a board that is there",
+            mend="objective instructions, or a real board",
         )
     speed = options.speed or speed_for(target) if objective == "predicted" else None
     if objective == "predicted" and speed is None:

@@ -162,7 +162,7 @@ class BoardPool(Executor):
             thread.start()
 
     def first(self) -> Session:
-        """The session of a board that is there; waits for one. Raises Unreachable when each has
+        """The session of a real board; waits for one. Raises Unreachable when each has
         been tried in vain."""
         with self._changed:
             self._changed.wait_for(lambda: self._sessions or len(self._why) == len(self.urls))
@@ -280,7 +280,7 @@ class BoardPool(Executor):
                 if not self._pause_after(number, url, why, failures):
                     return None
                 continue
-            except Exception as error:  # a mistake in the request: trying again is no use
+            except Exception as error:  # a mistake in the request: trying again is of no use
                 if self._closed:
                     return None
                 self._give_up(number, url, str(error))
@@ -353,7 +353,7 @@ class BoardPool(Executor):
                 job.future.set_exception(self._unreachable())
 
     def _report(self, incident: Incident) -> None:
-        with suppress(OSError, ValueError):  # a closed stream is no reason to end a board
+        with suppress(OSError, ValueError):  # a closed stream is not a reason to end a board
             self._listener(incident)
 
     def _unreachable(self) -> Unreachable:

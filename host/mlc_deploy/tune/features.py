@@ -1,10 +1,10 @@
 """A cost model's view of a scheduled function: numbers, most of them logarithms.
 
 Per innermost block: how often it runs and what it computes; how its loops are vectors, unrolled,
-parallel; and per buffer what an access costs: elements side by side or apart, loads per turn of
-the unrolled loops, bytes touched by ever more of the loops around, and from that what a first and
-a second level cache of common sizes have to fetch. After Ansor's features per store (Zheng et al.,
-OSDI 2020, appendix B), with fewer that only matter on GPUs.
+parallel; and per buffer what an access costs: elements side by side or apart, loads per iteration
+of the unrolled loops, bytes touched by ever more of the loops around, and from that what a first
+and a second level cache of common sizes have to fetch. After Ansor's features per store (Zheng et
+al., OSDI 2020, appendix B), with fewer that only matter on GPUs.
 
 A function's features are those of the most costly block, by a rough count of instructions, those of
 the next one, and sums over all. Nothing is lowered for them.
@@ -58,7 +58,7 @@ Steps = Mapping[Var, float]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One buffer's part in a block: by how many elements each dimension moves per turn of each
+    """One buffer's part in a block: by how many elements each dimension moves per iteration of each
     loop, and the distance between neighbours of each dimension."""
 
     dims: tuple[Steps, ...]
@@ -67,7 +67,7 @@ class Access:
     bytes: int
 
     def step(self, loop: Var) -> float:
-        """Elements that a turn of the loop moves on in memory."""
+        """Elements that an iteration of the loop moves on in memory."""
         return sum(d.get(loop, 0.0) * s for d, s in zip(self.dims, self.strides, strict=True))
 
     def moves(self, loop: Var) -> bool:
@@ -121,7 +121,7 @@ def _block_features(loops: Sequence[For], block: Block, target: Target) -> Row:
         if step == 0:  # neighbours that are read one after the other come in one load
             side = [turns(o) for o in unrolled if abs(access.step(o.var)) == 1]
             each /= min(max(side, default=1), width)
-        kept = inner is None or not access.moves(inner.var)  # the turn before has loaded it
+        kept = inner is None or not access.moves(inner.var)  # the iteration before has loaded it
         loads += each * (0.25 if kept else 1.0)
         slots.append([_log(each), step == 1, step == 0, kept, _inner_step(access, inner)])
     touched = _touched(loops, accesses)
@@ -181,7 +181,7 @@ def _log(x: float) -> float:
 
 
 def _inner_step(access: Access, inner: For | None) -> float:
-    """The step per turn of the innermost serial loop, in bytes."""
+    """The step per iteration of the innermost serial loop, in bytes."""
     return _log(abs(access.step(inner.var)) * access.bytes) if inner is not None else 0.0
 
 
@@ -296,8 +296,8 @@ def _fetched(
     loops: Sequence[For], accesses: Sequence[Access], touched: Sequence[Sequence[float]], size: int
 ) -> list[float]:
     """Bytes that a cache of this size fetches for each access: what the inner loops that fit into
-    it touch, times the turns of the loops outside. The innermost loop outside does not count if it
-    does not move the access, whose data may then stay."""
+    it touch, times the iterations of the loops outside. The innermost loop outside does not count
+    if it does not move the access, whose data may then stay."""
     depth = max(n for n, row in enumerate(touched) if n == 0 or sum(row) <= size)
     outside = list(loops[: len(loops) - depth])
     found: list[float] = []

@@ -36,7 +36,7 @@ def nests(func: PrimFunc) -> Iterator[tuple[tuple[For, ...], Block]]:
 
 
 def disallow_dynamic_loop(func: PrimFunc, target: Target) -> str | None:
-    """Every loop has a constant number of turns."""
+    """Every loop has a constant number of iterations."""
     for loops, block in nests(func):
         for loop in loops:
             if not isinstance(loop.extent, Const):
@@ -78,7 +78,7 @@ def verify_registers(func: PrimFunc, target: Target) -> str | None:
 
 
 def turns(loop: For) -> int:
-    """A loop's turns; one where they are known only at run time."""
+    """A loop's iterations; one where they are known only at run time."""
     return int(loop.extent) if isinstance(loop.extent, Const) else 1
 
 

@@ -35,7 +35,7 @@ from ..ops import Attrs
 from .records import Task
 
 Array = NDArray[Any]
-MOST_INTERPRETED = 1 << 16  # turns of blocks; the interpreter takes about a second for them
+MOST_INTERPRETED = 1 << 16  # iterations of blocks; the interpreter takes about a second for them
 WEIGHTS = 1  # the place of weights among an operator's arguments
 INTEGERS = ("int32", "int64")
 # The root mean square of a random 8-bit number, signed and unsigned.

@@ -266,7 +266,7 @@ class EvolutionarySearch(_Base):
         return Point(candidate.trace, candidate.func, candidate.origin)
 
     def _child(self, parents: Sequence[Point]) -> Point | None:
-        """A child of a parent; earlier parents are likelier."""
+        """A child of a parent; earlier parents are more likely."""
         if not parents:
             return self.by_chance()
         weights = [DECAY**rank for rank in range(len(parents))]

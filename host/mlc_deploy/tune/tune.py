@@ -217,7 +217,7 @@ def _baselines(
         if result.verdict != "ok":
             what = result.verdict.replace("_", " ")
             state.doubts.append(f"{task.name}: default kernel: {what}: {result.message}")
-            of.done = "its default kernel is no good"  # no cost to compare others with
+            of.done = "its default kernel is not usable"  # no cost to compare others with
         state.stage = f"default kernels, {number} of {len(defaults)}"
         watch(state)
 

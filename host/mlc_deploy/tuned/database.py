@@ -139,7 +139,7 @@ class PlanRecord:
 class Database:
     """The results of a file; only in memory if `path` is None. Usable from one thread.
 
-    Raises TuneError for a file that is no database, or of another version; OSError.
+    Raises TuneError for a file that is not a database, or of another version; OSError.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -306,7 +306,7 @@ class Database:
     # --------------------------------------------------------------------------------- reading
 
     def _catch_up(self, data: bytes) -> int:
-        """Takes in `data`, the file's content behind what was read. Returns the length of a last
+        """Takes in `data`, the file's content after what was read. Returns the length of a last
         line without its end, which is left for later."""
         *lines, tail = data.split(b"\n")
         first = not self._read_to
@@ -316,9 +316,9 @@ class Database:
             self._parse(line)
         if first and data and not self._checks and (lines or not _may_begin(tail)):
             raise TuneError(
-                "the file is no tuning database",
+                "the file is not a tuning database",
                 where=str(self.path),
-                mend="one that mlc-deploy tune wrote; where there is none it makes one",
+                mend="a file that mlc-deploy tune wrote, or a new name",
             )
         return len(tail)
 
@@ -395,7 +395,7 @@ def existing(database: Database | str | Path) -> Database:
     """The database, read if it is a file. Raises TuneError."""
     if not isinstance(database, (Database, str, Path)):
         raise TuneError(
-            "this is no tuning database",
+            "this is not a tuning database",
             where=f"{database!r:.60}",
             mend="a Database, or the name of a file",
         )

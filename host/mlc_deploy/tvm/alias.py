@@ -47,7 +47,7 @@ class _Explained(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not fullname.startswith(f"{HERE}."):
             return None
-        # "from tvm import te, tir" asks for each name; those that are no modules are left alone.
+        # "from tvm import te, tir" asks for each name; those that are not modules are left alone.
         name = f"{ROOT}{fullname.removeprefix(HERE)}"
         if absent.instead(name) is None:
             return None

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, MlcError
+from ..files.fields import Field, Malformed, parsed
 from . import absent
 from .arrays import array, cpu
 from .module import build
@@ -128,7 +129,7 @@ def _extent(axis: Any) -> int:
     extent = getattr(extent, "extent", extent)
     extent = getattr(extent, "value", extent)
     if not isinstance(extent, int):
-        raise InputError(f"define_split: the extent of {axis} is no number")
+        raise InputError(f"define_split: the extent of {axis} is not a number")
     return extent
 
 
@@ -338,19 +339,34 @@ class callback:
         return show
 
 
+def _record(line: Field) -> tuple[str, list[float], dict[str, Any]]:
+    """Key, seconds and knobs of a log's line. Raises Malformed."""
+    config = {
+        name: [size.count() for size in knob] if isinstance(knob.value, list) else knob.value
+        for name, knob in line["config"].items()
+    }
+    return line["key"].text(), [seconds.amount() for seconds in line["costs"]], config
+
+
 @contextmanager
 def apply_history_best(records: str | Path) -> Iterator[None]:
-    """Templates called inside take the best configuration of a log."""
+    """Templates called inside take the best configuration of a log. Raises InputError where the log
+    is missing or no log of callback.log_to_file."""
     path = Path(records)
     if not path.is_file():
         raise InputError(f"there is no log {path.name}", mend="callback.log_to_file(path)")
     best: dict[str, tuple[float, Mapping[str, Any]]] = {}
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        if record["costs"]:
-            seconds = float(np.mean(record["costs"]))
-            if seconds < best.get(record["key"], (math.inf, {}))[0]:
-                best[record["key"]] = seconds, record["config"]
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            key, costs, config = _record(parsed(line))
+        except Malformed as error:
+            raise InputError(
+                f"line {number} of {path.name} is not a record of a tuner here: {error}",
+                mend="write the log by autotvm.callback.log_to_file; logs of Apache TVM have "
+                "another form",
+            ) from None
+        if costs and (seconds := float(np.mean(costs))) < best.get(key, (math.inf, {}))[0]:
+            best[key] = seconds, config
     token = _best.set({key: config for key, (_, config) in best.items()})
     try:
         yield

@@ -168,7 +168,7 @@ class analysis:
     def well_formed(mod: Any, check_struct_info: bool = True) -> bool:
         """A graph that was read or built is well formed: others are refused."""
         if not is_graph(mod):
-            raise InputError("this is no graph", mend="an IRModule with an @R.function")
+            raise InputError("this is not a graph", mend="an IRModule with an @R.function")
         return True
 
 

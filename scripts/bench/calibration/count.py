@@ -9,7 +9,7 @@ the counts. Eight minutes of one core for cortex-a72, as long for cortex-a76 (wh
 float16), and for cortex-a7, whose machine is "arm".
 
 A row is a layer: instructions by class, then lines fetched by the first cache and by each of the
-alternatives behind it (device_runtime/qemu_plugin/cache.h). Layers below a two-hundredth of a
+alternatives for the next (device_runtime/qemu_plugin/cache.h). Layers below a two-hundredth of a
 network's instructions are added to the one before them; `layers` says how many a row holds.
 """
 

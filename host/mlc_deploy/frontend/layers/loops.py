@@ -11,7 +11,7 @@ from ...ir import Dim, Expr
 from ..node import Node, Step, shape_of
 from .shapes import joined, rows, select, with_axis
 
-ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
+ENDLESS = (1 << 31) - 1  # iterations of a loop that only its condition ends
 
 
 def loop(
@@ -25,9 +25,8 @@ def loop(
 ) -> tuple[list[Value], list[Value]]:
     """The last states and the results of a loop, as BlockBuilder.emit_loop gives them.
 
-    If a state is constant at first and there surely is a turn, the first turn is written out. Much
-    of it then is constant, too, such as the product of a matrix and zeros.
-    """
+    If a state is constant at first and there surely is an iteration, the first iteration is written
+    out. Much of it then is constant, too, such as the product of a matrix and zeros."""
     known = any(isinstance(s, Constant) for s in states)
     if isinstance(turns, Expr) or turns < 1 or not (turns == 1 or known):
         return n.emit_loop(turns, states, step, read=read, written=written)

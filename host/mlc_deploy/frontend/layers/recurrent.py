@@ -28,8 +28,9 @@ class Cell:
     hidden h of a GRU; input i, output o, forget f and cell c of an LSTM. w [gates * hidden, inputs]
     and r [gates * hidden, hidden] multiply input and state, wb and rb are added to the products.
     functions: f; f, g; f, g, h, as ONNX names them. reset_after: a GRU's reset gate multiplies the
-    state's product, not the state. peepholes: an LSTM's, [3 * hidden] of i, o and f. products: how
-    rows are multiplied by w and by r transposed, where these are not the floats that they mean.
+    state's product, not the state. peepholes: an LSTM's, [3 * hidden] of i, o and f. coupled: an
+    LSTM forgets what it does not take in, f = 1 - i. products: how rows are multiplied by w and by
+    r transposed, where these are not the floats that they mean.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Cell:
     backwards: bool = False
     reset_after: bool = False
     peepholes: Value | None = None
+    coupled: bool = False
     products: Products | None = None
 
     @property
@@ -105,7 +107,11 @@ def _lstm_step(n: Node, cell: Cell, x: Value, states: Sequence[Value]) -> list[V
         weights = rows(n, cell.peepholes, "iof".index(gate) * cell.hidden, cell.hidden)
         return _plus(n, gates[gate], _times(n, weights, at))
 
-    kept = _times(n, f(looked("f", c)), c)
+    if cell.coupled:
+        share = n.emit("subtract", n.constant(1, x.type.dtype), f(looked("i", c)))
+    else:
+        share = f(looked("f", c))
+    kept = _times(n, share, c)
     c = _plus(n, kept, _times(n, f(looked("i", c)), g(gates["c"])))
     return [_times(n, f(looked("o", c)), last(c)), c]
 

@@ -1,4 +1,4 @@
-"""Samples images between pixels: at constant places (resizing), and at places that are data."""
+"""Samples images between pixels: at constant places (resizing), and at places known at run time."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def crop_places(n: Node, begin: Value, end: Value, extent: int, size: int, scale
 
 
 def at_places(n: Node, x: Value, axis: int, places: Value, linear: bool) -> Value:
-    """x along an axis at places [P] that are data, float32. linear: interpolates; else the nearest
-    element, of two the lower one."""
+    """x along an axis at places [P], float32, known at run time. linear: interpolates; else the
+    nearest element, of two the lower one."""
     low = n.emit("floor", places)
     up = n.emit("subtract", places, low)
     if not linear:

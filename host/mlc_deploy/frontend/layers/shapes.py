@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.extents import LARGEST
 from ...graph.nodes import Value
-from ...ir import Dim, Expr, is_const, same_shape
+from ...ir import Binary, Dim, Expr, is_const, same_shape
 from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..extents import larger, product, rest, simplified, smaller
@@ -88,15 +88,46 @@ def taken(
     if any(isinstance(e, Expr) for e in (extent, start, end)):
         least, most = (0, extent) if step > 0 else (-1, simplified(extent - 1))
         first, last = (least, most) if step > 0 else (most, least)
+        start, end = (_from_front(n, extent, index, step) for index in (start, end))
         begin = _place(extent, start, first, least, most)
         stop = _place(extent, end, last, least, most)
-        # What begins behind the end has no element, as what begins at the end has none.
+        # What begins after the end has no element, as what begins at the end has none.
         behind = _place(extent, start, first, least, LARGEST) if step > 0 else begin
-        length = stop - behind if step > 0 else begin - stop
+        length = _apart(stop, behind) if step > 0 else begin - stop
         count = length if abs(step) == 1 else (length + abs(step) - 1) // abs(step)
         return (begin, step, n.extents.own(n, larger(simplified(count), 0)))
     places = range(extent)[start:end:step]
     return (places.start if places else 0, step, len(places))
+
+
+def _apart(stop: Any, begin: Any) -> Any:
+    """stop - begin. From max(n - k, 0) to n there are min(n, k) elements."""
+    match begin:
+        case Binary("max", a, b):
+            return smaller(simplified(stop - a), simplified(stop - b))
+    return stop - begin
+
+
+def _from_front(n: Node, extent: Any, index: Any, step: int) -> Any:
+    """An index that is not negative, where it is computed from extents: it counts from the end of
+    the axis if it is below 0. Other indices unchanged. Raises ValueError for an index of unknown
+    sign and a negative step."""
+    if not isinstance(index, Expr):
+        return index
+    low, high = n.extents.bounds(index)
+    if low is not None and low >= 0:
+        return index
+    from_end = n.extents.bounded(extent + index)
+    whole = isinstance(from_end, int) and from_end == 0
+    if high is not None and (high < 0 or (high == 0 and whole)):
+        return larger(from_end, 0)  # -n of n rows: where that is 0, so is the extent
+    if step < 0:
+        raise ValueError(f"a slice with step {step} from '{index}', which may be negative or not")
+    place = n.extents.value(n, index)
+    counted = n.emit("add", place, n.extents.value(n, extent))
+    zero = n.constant(0, "int64")
+    chosen = n.emit("where", n.emit("less", place, zero), counted, place)
+    return n.extents.add(n, "begin", n.emit("maximum", chosen, zero), LARGEST)
 
 
 def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
@@ -111,12 +142,12 @@ def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
 
 
 def grown(n: Node, x: Value, most: int) -> Value:
-    """x with as many rows as these, those behind its own being zeros."""
+    """x with as many rows as these, those after its own being zeros."""
     return x if is_const(shape_of(x)[0], most) else n.emit("grow", x, axis=0, extent=most)
 
 
 def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
-    """The first rows of x, `count` of them, int64[]: an extent that each run decides."""
+    """The first rows of x, `count` of them, int64[]: an extent known at run time."""
     extent = n.extents.add(n, name, count, n.extents.largest(shape_of(x)[0]))
     return n.emit("first", x, count, extent=extent)
 
@@ -147,7 +178,7 @@ MOST_LENGTHS = 16  # of parts that one kernel joins
 
 
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
-    """Tensors one behind the other. Many of unknown lengths are joined by groups, as a kernel takes
+    """Tensors one after the other. Many of unknown lengths are joined by groups, as a kernel takes
     each length as an operand."""
     parts = [v for v in parts if not is_const(shape_of(v)[axis], 0)] or parts[:1]
     lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...graph.nodes import Value
 from ...ir import Expr
 from ..extents import larger
 from ..node import Node, shape_of, with_dims
-from .shapes import vector_along, with_axis, without
+from .shapes import expand, vector_along, with_axis, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,8 @@ def conv(
     n: Node, x: Value, w: Value, window: Window, bias: Value | None = None, **attrs: Any
 ) -> Value:
     """A convolution; one dimension becomes two. The bias becomes an addition. attrs: groups, and
-    pad_value of integers. An open extent of a one-dimensional result is named, so that a reshape to
-    it and back gives the same extent."""
+    pad_value of integers. A dynamic extent of a one-dimensional result is named, so that a reshape
+    to it and back gives the same extent."""
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
         y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
@@ -124,12 +126,31 @@ def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: An
         for axis in range(len(window.kernel)):
             x = pool(n, op, x, window.along(axis), ceil_mode, **attrs)
         return x
+    if any(isinstance(p, Expr) for p in window.pads):
+        return _bordered_pool(n, op, x, window, ceil_mode, **attrs)
     moves = window.moves | {"ceil_mode": bool(ceil_mode)}
     return n.emit(op, x, kernel=window.kernel, **moves, **attrs)
 
 
+def _bordered_pool(
+    n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any
+) -> Value:
+    """A pool whose border is computed from dynamic sizes. Raises ValueError for max_pool_places."""
+    if op == "max_pool_places":
+        raise ValueError("places of maxima within a border whose size is not known")
+    kind = np.dtype(x.type.dtype)
+    least = np.iinfo(kind).min if kind.kind in "iu" else -math.inf
+    bordered, inner = _padded(n, x, window, least if op == "max_pool" else 0)
+    if op != "avg_pool" or attrs["count_include_pad"]:
+        return pool(n, op, bordered, inner, ceil_mode, **attrs)
+    ones = expand(n, n.constant(1, x.type.dtype), (1, 1, *shape_of(x)[2:]))
+    counts, _ = _padded(n, ones, window, 0)
+    sums = (pool(n, "sum_pool", v, inner, ceil_mode) for v in (bordered, counts))
+    return n.emit("divide", *sums)
+
+
 def _within(window: Window, extents: Sequence[Any]) -> list[int]:
-    """The window's extents without what lies behind the data and its border, where ceil_mode makes
+    """The window's extents without what lies beyond the data and its border, where ceil_mode makes
     a single window of one that is larger."""
     kernel, half = list(window.kernel), len(window.kernel)
     for d, extent in enumerate(extents[:half]):

@@ -1,8 +1,8 @@
 """TFLite_Detection_PostProcess: decodes boxes, and keeps the best of those that overlap.
 
-There are as many turns as there may be results. Each turn takes the best box left and strikes out
-all that overlap it too much. So sizes do not depend on the data; missing results are zeros.
-"""
+There are as many iterations as there may be results. Each iteration takes the best box left and
+strikes out all that overlap it too much. So sizes do not depend on the data; missing results are
+zeros."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Sparsity:
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """kind: the schema's name of its type. data: the bytes of a constant. signature: its shape
-    with OPEN for sizes that the file leaves open; empty where the file does not say."""
+    with OPEN for sizes that are dynamic in the file; empty where the file does not say."""
 
     name: str
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ def damaged(where: str) -> Iterator[None]:
     except ImporterError:
         raise
     except struct.error as error:
-        what = "the .tflite file is damaged or cut off: it names places behind its end"
+        what = "the .tflite file is damaged or cut off: it names places after its end"
         raise ImporterError(what, where=where, mend=AGAIN) from error
     except MISTAKES as error:
         raise ImporterError(
@@ -225,7 +225,7 @@ class _Reader:
         """An operator's name, and that of its table of options, if it can have one."""
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         if number not in self.operators:
-            raise ValueError(f"it names an operator number {number}, of which nothing is known")
+            raise ValueError(f"it names an operator number {number}, which is unknown")
         name = self.operators[number]
         return (f"CUSTOM {self.text(code.CustomCode())}", "") if name == "CUSTOM" else (name, name)
 
@@ -278,7 +278,7 @@ class _Reader:
     def tensor(self, tensor: Any, buffers: tuple[Array | None, ...]) -> Tensor:
         kind, place = tensor.Type(), tensor.Buffer()
         if kind not in self.kinds:
-            raise ValueError(f"a tensor is of type number {kind}, of which nothing is known")
+            raise ValueError(f"a tensor is of type number {kind}, which is unknown")
         if not place < len(buffers):
             raise ValueError(f"it names buffer {place} of {len(buffers)}")
         shape = self.numbers(tensor, "Shape")
@@ -352,7 +352,7 @@ def constant_array(tensor: Tensor) -> Array:
         return _four_bits(tensor.data, tensor.shape)
     dtype = np.dtype(tensor.dtype)
     if tensor.data.size % dtype.itemsize:
-        raise ValueError(f"{tensor.data.size} bytes are no whole numbers of {dtype}")
+        raise ValueError(f"{tensor.data.size} bytes are not whole numbers of {dtype}")
     flat = np.frombuffer(tensor.data.tobytes(), dtype.newbyteorder("<")).astype(dtype, copy=False)
     if tensor.sparsity is not None:
         return densified(flat, tensor.shape, tensor.sparsity)

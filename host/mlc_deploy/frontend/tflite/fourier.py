@@ -28,7 +28,7 @@ def _rfft2d(n: TfliteNode) -> Any:
     if len(shape) < 2 or len(lengths) != 2 or any(is_const(extent, 0) for extent in shape):
         raise ValueError(f"data of shape {list(shape)} transformed to {lengths}")
     if any(length < 1 or length & (length - 1) for length in lengths):
-        raise ValueError(f"lengths of {lengths} are no powers of two")
+        raise ValueError(f"lengths of {lengths} are not powers of two")
     height, width = lengths
     if width == 1:  # LiteRT gives another imaginary part than 0
         raise n.refuse("a transform of width 1 is not supported")

@@ -98,7 +98,7 @@ def hybrid_conv(n: TfliteNode, x: Value, w: Value, window: Window, groups: int) 
     if math.prod(shape_of(scales)) > 1 or groups > 1:
         q, scale, offset = _asymmetric(n, x, axes)
         centred = n.emit("subtract", n.cast(q, "int32"), offset)
-        # The zero point is data, so it is subtracted first: the pads then are 0.
+        # The zero point is known only at run time, so it is subtracted first: the pads then are 0.
         sums = conv(n, centred, n.cast(w, "int32"), window, groups=groups)
     else:
         q, scale = _symmetric(n, x, axes)

@@ -48,7 +48,7 @@ REASONS = {
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE "
         "LSH_PROJECTION SKIP_GRAM": "text is not supported",
         "WHERE UNIQUE NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5":
-            "its output's shape depends on the data",
+            "its output's shape is known only at run time",
         "RANDOM_UNIFORM RANDOM_STANDARD_NORMAL MULTINOMIAL":
             "random numbers would make every run another one; pass them as an input",
     }.items()

@@ -75,7 +75,7 @@ class TfliteNode(NumberedNode):
         value = self.input(number)
         if not isinstance(value, Constant):
             raise self.refuse(
-                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                f"'{what}' is known only at run time, but is needed when the model is compiled",
                 f"a model in which '{value.name}' is constant",
             )
         return value.value
@@ -150,7 +150,7 @@ def _affine(tensor: Tensor | None, what: str) -> Affine:
     zero = int(found.zeros[0])
     limits = np.iinfo(tensor.dtype)
     if not limits.min <= zero <= limits.max:
-        raise ValueError(f"the zero point {zero} of {what} is no {tensor.dtype}")
+        raise ValueError(f"the zero point {zero} of {what} is not of type {tensor.dtype}")
     if not found.scales[0] > 0:
         raise ValueError(f"the scale of {what} is 0")
     return Affine(tensor.dtype, np.float32(found.scales[0]), zero)

@@ -93,7 +93,7 @@ def emitted(builder: Emits, word: str, args: Sequence[Any], attrs: Mapping[str, 
     if is_own(word, args, attrs):
         for at, arg in enumerate(args, 1):
             if not isinstance(arg, Value):
-                what = f"argument {at} of R.{word} is {arg}, which is no value of the graph"
+                what = f"argument {at} of R.{word} is {arg}, which is not a value of the graph"
                 raise refused(what, 'R.const(1.0, "float32") for numbers, name=value for others')
         return Call(word, tuple(args), frozen_attrs(attrs))
     function = WORDS[word]

@@ -357,7 +357,7 @@ def attention(
         raise refused(what, '"BottomRight", or a bias that masks')
     width = shape_of(q)[3]
     if scale is None and not isinstance(width, int):
-        raise refused(f"R.{word} needs a scale: the width '{width}' is no number", "scale=0.125")
+        raise refused(f"R.{word} needs a scale: the width '{width}' is not a number", "scale=0.125")
     factor = root(width) if scale is None else float(scale)  # type: ignore[arg-type]
     biases = [] if bias is None else [tensor(word, bias)]
     return call(

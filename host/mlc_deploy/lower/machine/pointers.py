@@ -1,4 +1,4 @@
-"""Cursors: pointers that move through a loop's data, turn by turn.
+"""Cursors: pointers that move through a loop's data, iteration by iteration.
 
 32-bit NEON has no loads at an offset, but its loads advance their pointer for nothing: there a
 cursor follows the loads. AArch64 loads up to four vectors at once, again with a cursor that
@@ -63,12 +63,11 @@ Group = tuple[int, tuple[int, ...]]  # where neighbours begin, how many each ins
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A pointer to a place. Each turn begins at `start` elements from the place's beginning, and
-    the next turn `step` further.
+    """A pointer to a place. Each iteration begins at `start` elements from the place's beginning,
+    and the next iteration `step` further.
 
-    first: the smallest offset that it loads. moves: whether it follows the loads within a turn.
-    groups: by a vector's offset, the group that loads it.
-    """
+    first: the smallest offset that it loads. moves: whether it follows the loads within a
+    iteration. groups: by a vector's offset, the group that loads it."""
 
     buffer: Buffer
     moving: Linear
@@ -113,9 +112,8 @@ def follow_pointers(func: PrimFunc) -> PrimFunc:
 def hide_pointers(func: PrimFunc) -> PrimFunc:
     """for k: C[k] = C[k] + …; for j: sums[j] = …   =>   for k in range(n, annotations={HIDDEN: C})
 
-    LLVM then cannot see where these pointers come from. Else it would keep a pointer for each turn
-    of the loop around in registers, which the sums need.
-    """
+    LLVM then cannot see where these pointers come from. Else it would keep a pointer for each
+    iteration of the loop around in registers, which the sums need."""
     if target_of(func) is None:
         return func
 
@@ -311,7 +309,7 @@ def _adds(s: Store) -> bool:
 
 
 def _stays(s: Store, var: Var) -> bool:
-    """Whether a store adds to the same place in memory in every turn of the loop."""
+    """Whether a store adds to the same place in memory in every iteration of the loop."""
     return _adds(s) and not any(uses(index, var) for index in s.indices)
 
 

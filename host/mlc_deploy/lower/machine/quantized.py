@@ -13,8 +13,10 @@ from ...ir import (
     Cast,
     Expr,
     PrimFunc,
+    Select,
     Var,
     cast,
+    compare,
     const,
     contents,
     dtype_of,
@@ -23,7 +25,7 @@ from ...ir import (
     rebuild,
     value_range,
 )
-from ...ir.lanes import uniform, without_whole
+from ...ir.lanes import guarded, uniform, without_whole
 from ...ir.outlines import MOST_WHOLE, whole_parameters
 from ...passes.context import optional
 from ..bodies import with_body
@@ -65,7 +67,8 @@ def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
         case Cast(wide, Cast(small, Binary("min", Binary("max", value, least), most))) if (
             dtype_of(wide).scalar == "int32" and dtype_of(small).bits == 8
         ):
-            rounded, zero = without_whole(value, MOST_WHOLE, zeros)
+            number = guarded(value)
+            rounded, zero = without_whole(value if number is None else number, MOST_WHOLE, zeros)
             ends = value_range(dtype_of(small).scalar)
             if (uniform(least), uniform(most)) != ends:
                 return None
@@ -74,7 +77,10 @@ def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
             if rounded.dtype != e.dtype:
                 return None
             low, high = (_like(e, const(int(end)) - zero) for end in ends)
-            clamp = Binary("min", Binary("max", rounded, low, e.dtype), high, e.dtype)
+            kept = rounded
+            if number is not None:
+                kept = Select(compare("==", rounded, rounded), rounded, low, e.dtype)
+            clamp = Binary("min", Binary("max", kept, low, e.dtype), high, e.dtype)
             rest = simplify_expr(zero + apart, {})
             return clamp if is_const(rest, 0) else Binary("+", clamp, _like(e, rest), e.dtype)
     return None

@@ -47,9 +47,9 @@ from ..tile import unroll_steps
 from .tasks import PARALLEL_ELEMENTS, in_parallel
 from .transpose import in_squares
 
-STEPS = 8  # about so many steps of a reduction are unrolled into one turn
+STEPS = 8  # about so many steps of a reduction are unrolled into one iteration
 PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be unrolled into one, the best first
-FEW_VECTORS = 8  # a row of at most so many is one turn
+FEW_VECTORS = 8  # a row of at most so many is one iteration
 MANY_VECTORS = 64  # for more, a tail for the vectors left over pays
 MOST_TURNS = 4  # of a loop over parts of vectors that is unrolled
 SHORT = 16  # steps below which a reduction has no vectors of its own
@@ -118,7 +118,7 @@ def by_rows(sch: Schedule) -> tuple[Schedule, str | None]:
 
 
 def _join(sch: Schedule, stages: Sequence[str], row: str) -> bool:
-    """Computes the stages in a loop. Returns whether no stage takes more turns than before."""
+    """Computes the stages in a loop. Returns whether no stage takes more iterations than before."""
     if not isinstance(sch.loop(row).extent, Const) or _extent(sch, row) == 1:
         return False
     for stage in reversed(stages):
@@ -163,8 +163,8 @@ def _is_read_once(block: Block, consumers: Sequence[Block]) -> bool:
 
 
 def _turns_of(iters: Iterable[IterVar]) -> tuple[int, list[bytes]]:
-    """The turns of loops over the iterators: those known together, and the extents, by content,
-    that only a run decides."""
+    """The iterations of loops over the iterators: those known together, and the extents, by
+    content, known only at run time."""
     extents = [i.extent for i in iters]
     known = prod(int(e.value) for e in extents if isinstance(e, Const))
     return known, sorted(content(e) for e in extents if not isinstance(e, Const))
@@ -234,9 +234,9 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
 
 
 def _loops_of_equal_calls(sch: Schedule, name: str, loops: Sequence[str], lanes: int) -> list[str]:
-    """The loops in whose turns all function calls of a block give the same: these are computed once
-    if the loops are the innermost ones. None if there are no calls, or no other loops, or where
-    vectors along the last loop read neighbours, or save more."""
+    """The loops in whose iterations all function calls of a block give the same: these are computed
+    once if the loops are the innermost ones. None if there are no calls, or no other loops, or
+    where vectors along the last loop read neighbours, or save more."""
     block, last = sch.block(name), sch.loop(loops[-1]).var
     if None not in _steps(block, last):
         return []
@@ -254,8 +254,9 @@ def _loops_of_equal_calls(sch: Schedule, name: str, loops: Sequence[str], lanes:
 
 
 def _in_chunks(sch: Schedule, outer: list[str], elements: int) -> list[str]:
-    """The loops to fuse into tasks, of which a turn makes so many elements. The turns of an open
-    loop inside others are many to a task: each task divides its number by the open extent."""
+    """The loops to fuse into tasks, of which an iteration makes so many elements. The iterations of
+    a dynamic loop inside others are many to a task: each task divides its number by the dynamic
+    extent."""
     several = [n for n in outer if _extent(sch, n) > 1]
     inner = [n for n in several[1:] if not isinstance(sch.loop(n).extent, Const)]
     if not inner:
@@ -311,8 +312,8 @@ def _lanes(block: Block, elements: int, target: Target) -> int:
 
 
 def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str, int]:
-    """Cuts a loop into vectors, and unrolls several into one turn. Returns (the loop over turns,
-    vectors in a turn)."""
+    """Cuts a loop into vectors, and unrolls several into one iteration. Returns (the loop over
+    iterations, vectors in an iteration)."""
     vectors = _extent(sch, loop) // lanes
     # Long blocks have more constants than registers: two vectors share each load of one.
     whole = vectors <= FEW_VECTORS
@@ -327,12 +328,12 @@ def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str
 
 
 def _part(turns: int) -> int:
-    """How many turns to unroll into one, so that none are left over."""
+    """How many iterations to unroll into one, so that none are left over."""
     return next(n for n in PARTS if turns % n == 0)
 
 
 def _is_simple(block: Block) -> bool:
-    """Whether the block is only a few instructions, so that the cost of a turn counts."""
+    """Whether the block is only a few instructions, so that the cost of an iteration counts."""
     calls = [n for n in walk(block.body) if isinstance(n, Call) and n.name != BOUNDED]
     return len(calls) <= 1 and all(n.name in ("if_then_else", "abs") for n in calls)
 
@@ -457,8 +458,8 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
 def _vector_loop(
     sch: Schedule, name: str, lanes: int, row: str | None = None, apart: bool = True
 ) -> str | None:
-    """The innermost loop over results, if neighbouring turns write neighbours. Unless `apart`, they
-    must also read neighbours, or the same element."""
+    """The innermost loop over results, if neighbouring iterations write neighbours. Unless `apart`,
+    they must also read neighbours, or the same element."""
     block = sch.block(name)
     kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
     own = [n for n in _own_loops(sch, name, row) if kinds.get(sch.loop(n).var) == "spatial"]

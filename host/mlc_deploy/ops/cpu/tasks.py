@@ -13,8 +13,8 @@ PARALLEL_ELEMENTS = 1 << 14  # for fewer, a thread costs more than it saves
 
 def in_parallel(sch: Schedule, loops: Sequence[str]) -> None:
     """Makes the outermost of nested loops one parallel loop: as many of them as have FEW_TASKS
-    turns. It ends before a loop whose extent only the run time knows, unless it has one turn: each
-    task divides its number by the extents inside."""
+    iterations. It ends before a loop whose extent only the run time knows, unless it has one
+    iteration: each task divides its number by the extents inside."""
     taken: list[str] = []
     turns = 1
     for loop in loops:

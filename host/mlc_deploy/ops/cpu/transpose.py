@@ -19,7 +19,7 @@ from ..convolution import OPEN
 from ..tile import FEW_TASKS
 from .tasks import PARALLEL_ELEMENTS, in_parallel
 
-TOGETHER = 2  # squares of a turn
+TOGETHER = 2  # squares of an iteration
 FAR = 1 << 31  # more elements than a tensor has
 SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
 

@@ -24,8 +24,8 @@ SUMS = 16  # vectors of values that registers hold
 HALF = "float16"
 REGISTERS = (3, 5, 9)  # outputs of the stage kept in registers: sums, a vector of scores
 # Costs in instructions: of a load in pairs or as an operand of a multiplication; of a load alone;
-# of a turn of the loop over a head; of a vector of scores, from masks to sums of exponentials; of a
-# row of scores of a tile.
+# of an iteration of the loop over a head; of a vector of scores, from masks to sums of
+# exponentials; of a row of scores of a tile.
 LOAD, LOAD_ALONE, TURN, EXPONENT, ROW = 0.5, 1.0, 4.0, 30.0, 50.0
 
 

@@ -47,7 +47,7 @@ Sums = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProduct(Plan):
-    """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
+    """rows: of a tile. columns: of a tile. steps: blocks that an iteration takes.
 
     lanes: columns of a vector of sums. unit: every sum is a multiple of it.
     """

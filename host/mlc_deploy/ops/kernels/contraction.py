@@ -26,7 +26,9 @@ from .intrinsics.microkernels import Microkernel
 # resnet50).
 NEAR = 256 << 10
 FAR = 4  # loads of the data that take as long as a load of weights beyond NEAR, as seen there
-ENOUGH = 320  # multiply-accumulates in a turn of the reduction: more save less than 0.5 % of it
+ENOUGH = (
+    320  # multiply-accumulates in an iteration of the reduction: more save less than 0.5 % of it
+)
 # Of the least cost; kernels that share a function may cost as much more, for less to compile
 # (scripts/bench/shared_kernels.py).
 NEARLY = 1.005
@@ -44,9 +46,10 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is cut into tiles: neighbouring rows, and blocks of columns. taps: neighbours of a row
-    that a turn of the reduction reads. spare: registers to leave free. weights: bytes of weights of
-    a block of columns. unrolled: most turns of the reduction that are unrolled into one. apart:
-    whether neighbouring rows are not neighbours in memory, and each is a load of its own."""
+    that an iteration of the reduction reads. spare: registers to leave free. weights: bytes of
+    weights of a block of columns. unrolled: most iterations of the reduction that are unrolled into
+    one. apart: whether neighbouring rows are not neighbours in memory, and each is a load of its
+    own."""
 
     rows: int
     blocks: int
@@ -90,7 +93,7 @@ def _divisors(kernel: Microkernel, work: Work) -> list[int]:
 
 
 def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
-    """Instructions of a turn of the reduction, for all rows and blocks of columns."""
+    """Instructions of an iteration of the reduction, for all rows and blocks of columns."""
     whole, rest = divmod(work.rows, tile.rows)
     turns = whole * _turn(kernel, tile, work)
     turns += _turn(kernel, Tile(rest, tile.blocks), work) if rest else 0
@@ -98,7 +101,7 @@ def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def _waits(kernel: Microkernel, tile: Tile, work: Work) -> float:
-    """The wait, in instructions, for a turn's weights that do not stay near the core."""
+    """The wait, in instructions, for an iteration's weights that do not stay near the core."""
     if not kernel.by_number or tile.blocks * work.weights <= NEAR:
         return 0
     return (
@@ -107,7 +110,7 @@ def _waits(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
-    """Instructions of a turn of the reduction, for one tile."""
+    """Instructions of an iteration of the reduction, for one tile."""
     rows, count = -(-tile.rows // kernel.rows) * kernel.rows, kernel.instructions
     blocks, taps = tile.blocks, work.taps
     if taps == 1 and kernel.registers_loaded:
@@ -120,14 +123,14 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def turns_together(sums: float, most: int) -> int:
-    """How many turns of so many multiply-accumulates are unrolled into one."""
+    """How many iterations of so many multiply-accumulates are unrolled into one."""
     return min(most, -(-ENOUGH // int(sums)))
 
 
 def _loads(kernel: Microkernel, rows: int, blocks: int, apart: bool) -> int:
-    """Instructions that load the operands of a turn. One instruction loads up to AT_ONCE vectors of
-    the data, which are in registers together, or as many vectors of weights as there are registers
-    for."""
+    """Instructions that load the operands of an iteration. One instruction loads up to AT_ONCE
+    vectors of the data, which are in registers together, or as many vectors of weights as there are
+    registers for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
     free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
     fit = (n for n in range(AT_ONCE, 2, -1) if _held(n, blocks) <= free)
@@ -147,10 +150,11 @@ def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkernel) -> None:
-    """Each turn of a loop over tiles of columns prefetches the next turn's weights. Weights of a
-    large model come from memory, and x86-64 fetches them too late by itself: with prefetching, 1x1
-    layers of 7x7 pixels in ResNet-50 take about three quarters of the time, on an Emerald Rapids
-    (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare for it."""
+    """Each iteration of a loop over tiles of columns prefetches the next iteration's weights.
+    Weights of a large model come from memory, and x86-64 fetches them too late by itself: with
+    prefetching, 1x1 layers of 7x7 pixels in ResNet-50 take about three quarters of the time, on an
+    Emerald Rapids (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare
+    for it."""
     if kernel.by_number:
         sch.annotate(loop, PREFETCH_NEXT, [func.buffers[WEIGHTS].name])
 

@@ -8,7 +8,7 @@ tiles at the ends of a row have code of their own. The first layer of a network,
 reads planes and gives blocks.
 
 Where channels do not divide into blocks, data and results are planes. Then vectors of pixels are
-loaded, and padding takes a copy. Weights that are data are packed in each run, for planes.
+loaded, and padding takes a copy. Weights known only at run time are packed in each run, for planes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ from .intrinsics.microkernels import Microkernel, of_floats
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 FEW_PIXELS = 16  # below which packing weights in each run is not worthwhile
-MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
+MOST_UNROLLED = (
+    192  # about how many multiply-accumulates there are in an iteration of the reduction
+)
 MOST_ROW_TAPS = 32  # taps of a kernel's row to unroll: at a row's ends each has its own guard
-SHORT_TURNS = 8  # most turns that are unrolled into one, where the kernel is one pixel wide
+SHORT_TURNS = 8  # most iterations that are unrolled into one, where the kernel is one pixel wide
 SPARE_APART = 4  # registers to leave free, where float16 taps share no data: as counted
 STEPS = 4  # unrolled steps of the reduction over channels of planes
 FILLED = "filters"  # the stage that packs weights
@@ -144,8 +146,8 @@ class ConvBlocks(Convolution):
         return x, lambda at, kernel: conv.window.tap(at, kernel, conv.size), (height, width)
 
     def steps(self, depth: int) -> int:
-        """About how many steps of the reduction are unrolled into a turn. depth: turns over
-        channels."""
+        """About how many steps of the reduction are unrolled into an iteration. depth: iterations
+        over channels."""
         kw, taps = self.conv.kernel[1], self.work.taps
         together = 1 if self.planes else self.kernel.lanes
         row_taps, steps = min(kw, MOST_ROW_TAPS), taps * together
@@ -153,7 +155,9 @@ class ConvBlocks(Convolution):
             steps = row_taps if self.planes else together
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
-        elif taps == 1:  # turns are short; unrolled whole, they load all weights, and spill them
+        elif (
+            taps == 1
+        ):  # iterations are short; unrolled whole, they load all weights, and spill them
             part = self.part(depth)
             sums = self.tile.rows * self.tile.blocks * together
             turns = turns_together(sums, min(SHORT_TURNS, max(1, part // 2)))

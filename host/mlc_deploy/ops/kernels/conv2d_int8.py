@@ -42,7 +42,7 @@ FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
 FEW_BLOCKS = 3  # of input channels; up to so many get no extra block for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
-COPIED_AT_ONCE = 8  # pixels, in a turn: resnet50_int8 of scripts/bench/models.py decided it
+COPIED_AT_ONCE = 8  # pixels, in an iteration: resnet50_int8 of scripts/bench/models.py decided it
 TAP = 4  # instructions, about, that copy one tap of a row
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)

@@ -29,9 +29,9 @@ from .contraction import best_tile, prefetch_weights
 from .conv2d import Blocks, ConvBlocks, Tap, blocks_of, in_blocks, plan_blocks
 from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of, keep
 
-MOST_TOGETHER = 8  # elements of a row that a turn copies, where no phase is beside another
-# Instructions to copy a vector: its load and store, and a part of a turn. `mlc-deploy --emit asm`
-# shows 6 for two phases (Cortex-A72, LLVM 22).
+MOST_TOGETHER = 8  # elements of a row that an iteration copies, where no phase is beside another
+# Instructions to copy a vector: its load and store, and a part of an iteration. `mlc-deploy --emit
+# asm` shows 6 for two phases (Cortex-A72, LLVM 22).
 COPIED = 3
 # Most rows of a strip whose size is known only at run time; and of the first layer, which has few
 # channels. All threads keep a strip of the widest data.
@@ -54,7 +54,9 @@ class ConvStrips(ConvBlocks):
         strip, row = sch.split(y, [None, self.strips.rows])
         group, part = sch.split(f, [self.strips.groups, None])
         tasks, images = [b, strip, group], []
-        if is_open(self.conv.out_size[:1]):  # open extents come first: others divide their turns
+        if is_open(
+            self.conv.out_size[:1]
+        ):  # dynamic extents come first: others divide their iterations
             images = [b] if is_open([self.conv.batch]) else []
             tasks = [strip, *(n for n in [b] if n not in images), group]
         sch.reorder(*tasks, *images, part, row, q, lane)

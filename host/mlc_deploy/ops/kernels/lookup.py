@@ -21,7 +21,7 @@ from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import compute_in_registers, divisor, inline_epilogue, loops_inside
 
-TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
+TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one iteration, the best first
 TASK = 1 << 10  # vectors, about, that a task looks up
 TILE = "lookup_tile"
 
@@ -33,7 +33,7 @@ def in_vectors(target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRows(Plan):
-    """Data are rows of one vector each. together: rows that one turn looks up."""
+    """Data are rows of one vector each. together: rows that one iteration looks up."""
 
     name = "lookup_vectors"
 

@@ -252,9 +252,9 @@ def _float_tile(
     copied vectors are one load, and every tile of columns reads them.
 
     Elsewhere each row of the data has a vector of its own, of neighbours along k. A single row uses
-    every weight once, so that many columns make up for the cost of a turn. For many rows, x86-64
-    holds sums in three quarters of its registers: 8 x 3 vectors took least on an Emerald Rapids, 4
-    x 3 with AVX2 (scripts/bench/seconds.py minilm)."""
+    every weight once, so that many columns make up for the cost of an iteration. For many rows,
+    x86-64 holds sums in three quarters of its registers: 8 x 3 vectors took least on an Emerald
+    Rapids, 4 x 3 with AVX2 (scripts/bench/seconds.py minilm)."""
     many = rows >= 2 * PANEL and columns >= MANY_COLUMNS and lanes > 1 and depth % lanes == 0
     if packed and many and target.arch == "aarch64":
         return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes, True
@@ -294,7 +294,7 @@ class IntegerProduct(Product):
 
     @property
     def blocks(self) -> int:
-        """Turns along k."""
+        """Iterations along k."""
         return -(-self.depth // self.kernel.depth)
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:

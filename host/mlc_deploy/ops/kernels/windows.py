@@ -41,8 +41,8 @@ from .conv2d import BLOCKED, MOST_ROW_TAPS, block, in_layouts
 MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
 KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
 ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
-MOST_COPIED = 64  # vectors of a row that one turn copies
-VECTORS_COPIED = 4  # in a turn, where the length of a row is open
+MOST_COPIED = 64  # vectors of a row that one iteration copies
+VECTORS_COPIED = 4  # in an iteration, where the length of a row is dynamic
 STRIP = 1 << 14  # bytes of data, about, that are copied together
 TURN = 5  # instructions of a tile beside its taps, loads and stores
 # Instructions for a tap of a block of int8: scripts/bench/kernels.py, on a Cortex-A72 and -A7, with
@@ -414,8 +414,8 @@ def rows_of(x: Tensor, pads: Sequence[int], value: int, copied_as: str = "") -> 
 
 
 def copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
-    """Schedules the copy of rows in vectors; a row is one turn if `whole`, and if it is not too
-    long."""
+    """Schedules the copy of rows in vectors; a row is one iteration if `whole`, and if it is not
+    too long."""
     row = sch.get_loops("pad")[-1]
     vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
     if whole and vectors <= MOST_COPIED:

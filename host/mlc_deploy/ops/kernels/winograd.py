@@ -29,13 +29,13 @@ from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 from .strips import PER_BYTE, Strips, best, bytes_moved, groups_of, keep
 
-TURNS = 4  # blocks of input channels that are multiplied in a turn
+TURNS = 4  # blocks of input channels that are multiplied in an iteration
 COPIED = 4  # pixels at a time
 HELD = 2  # largest tile with all points of a block of channels in registers
 # Integers are multiplied by shifts and sums, and results of two vectors leave registers. Counted
 # by `scripts/bench/kernels.py --target cortex-a72-int8` (LLVM 22), of layers of few channels.
 SHIFTED = 1.5
-LOOP = 4  # instructions of a turn beside its work
+LOOP = 4  # instructions of an iteration beside its work
 MOST_CHANNELS = {2: 1 << 20, 3: 2048, 4: 512, 5: 256, 6: 128}  # by tile
 MOST_GROWTH = 2  # of errors, in float16
 GAIN = 0.9  # up to this share of the direct cost, Winograd is worth the weights' growth

@@ -10,7 +10,7 @@ from .shared import is_untouched
 
 
 def compute_location(sch: Schedule, block: str, target: Target) -> Schedule:
-    """Computes a block before its consumer, or in one of the consumer's loops, what each turn
+    """Computes a block before its consumer, or in one of the consumer's loops, what each iteration
     needs.
 
     For blocks without reduction that no rule has taken yet. A consumer without tiles would gain

@@ -10,8 +10,9 @@ from .shared import is_untouched
 
 
 def parallelize_vectorize_unroll(sch: Schedule, block: str, target: Target) -> Schedule:
-    """Inner loops fused and cut into vectors, several of them unrolled in one turn, the outermost
-    loop parallel; reductions with a vector of neighbouring results, some of their steps unrolled.
+    """Inner loops fused and cut into vectors, several of them unrolled in one iteration, the
+    outermost loop parallel; reductions with a vector of neighbouring results, some of their steps
+    unrolled.
 
     If no stage is scheduled, all may be computed row by row, in one loop.
     """

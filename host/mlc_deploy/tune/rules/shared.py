@@ -17,6 +17,6 @@ def is_untouched(sch: Schedule, block: str) -> bool:
 
 
 def extent_of(sch: Schedule, loop: str) -> int | None:
-    """A loop's turns; None where they are known only at run time."""
+    """A loop's iterations; None where they are known only at run time."""
     extent = sch.loop(loop).extent
     return int(extent) if isinstance(extent, Const) else None

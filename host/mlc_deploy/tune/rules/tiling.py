@@ -33,7 +33,7 @@ from .shared import extent_of, is_untouched
 MOST = 16  # elements, or vectors, of a tile along one dimension
 DIVIDES = 3.0  # the weight of a size that leaves no rest; others have 1
 Loads = tuple[tuple[int, ...], ...]
-UNROLLED = 128  # multiply-accumulates in a turn of the reduction, about; twice that at most
+UNROLLED = 128  # multiply-accumulates in an iteration of the reduction, about; twice that at most
 
 
 def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
@@ -149,8 +149,8 @@ def _fuse_as_summed(sch: Schedule, block: str, result: str) -> None:
 def _whole_intrinsics(
     sch: Schedule, block: str, result: str, intrin: TensorIntrin
 ) -> dict[str, int]:
-    """By loop of the result: a tile's turns must be a multiple of this number, so that it holds
-    whole intrinsics."""
+    """By loop of the result: a tile's iterations must be a multiple of this number, so that it
+    holds whole intrinsics."""
     found = sch.block(block)
     made = found.writes[0]
     taker = sch.block(result)
@@ -177,10 +177,10 @@ def _register_tile(
     lanes: int,
     target: Target,
 ) -> dict[str, int]:
-    """The turns of each loop in a tile: a multiple of the loop's step, for as many vectors as there
-    are registers. Loops with one turn in the tile are left out. At most one loop leaves a rest,
-    since a rest needs tiles of its own, which is much code. Loops with steps leave none if
-    possible. A tile with more computation per load is likelier."""
+    """The iterations of each loop in a tile: a multiple of the loop's step, for as many vectors as
+    there are registers. Loops with one iteration in the tile are left out. At most one loop leaves
+    a rest, since a rest needs tiles of its own, which is much code. Loops with steps leave none if
+    possible. A tile with more computation per load is more likely."""
     registers = (target.vector_registers or 16) - 2
     room = max(1, registers * (lanes if steps else 1) // prod(steps.values()))
     order = sorted(range(len(loops)), key=lambda n: (loops[n] not in steps, -n))

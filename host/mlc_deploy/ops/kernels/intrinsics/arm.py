@@ -45,8 +45,8 @@ _vpaddl = _neon("vpaddls.v4i32.v8i16", "int32x4")
 
 
 def _vpadal(acc: Expr, products: Expr) -> Expr:
-    """The first value of sums is a constant where a reduction's first turn is unrolled. If it is
-    zero, vpaddl needs no register cleared; to LLVM, vpadal is an opaque call."""
+    """The first value of sums is a constant where a reduction's first iteration is unrolled. If it
+    is zero, vpaddl needs no register cleared; to LLVM, vpadal is an opaque call."""
     known = llvm("llvm.is.constant.v4i32", "bool")(acc)
     added = _neon("vpadals.v4i32.v8i16", "int32x4")(acc, products)
     return Select(known, acc + _vpaddl(products), added, acc.dtype)

@@ -29,7 +29,7 @@ from ...tile import compute_in_registers, own_loops, schedule_intrin_sum, unroll
 from .microkernels import Microkernel
 
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
-UNROLLED = 6  # turns, at most, of a reduction that is unrolled as a whole with 16 registers
+UNROLLED = 6  # iterations, at most, of a reduction that is unrolled as a whole with 16 registers
 SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of a tile in TILE
 
 
@@ -60,7 +60,7 @@ def compute_sums(
     groups = (rows + kernel.rows - 1) // kernel.rows
 
     def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
-        """A stage of sums, also over `inner`. at(index behind lead): the place of a product."""
+        """A stage of sums, also over `inner`. at(index after lead): the place of a product."""
 
         def element(*i: Expr) -> Expr:
             return te.sum(product(i[:n], at(*i[n:])), (*over, *inner))
@@ -180,14 +180,14 @@ def schedule_sums(
 
 
 def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
-    """How many turns of the reduction are unrolled. More turns hide the loop's own instructions,
-    but LLVM has to keep more in registers."""
+    """How many iterations of the reduction are unrolled. More iterations hide the loop's own
+    instructions, but LLVM has to keep more in registers."""
     if kernel.form == "pairs":
         return 4
     if kernel.data == "uint8":
-        return 1  # a turn is work enough: scripts/bench/seconds.py, with 1 to 3 turns
+        return 1  # an iteration is work enough: scripts/bench/seconds.py, with 1 to 3 iterations
     if kernel.form != "parts":
-        # If three or four turns were all unrolled, weights would fill the registers.
+        # If three or four iterations were all unrolled, weights would fill the registers.
         few = kernel.form == "quads" and 2 < turns <= 4
         return 2 * taps if taps > 1 else max(1, turns // 2) if few else 4
     if target.vector_registers < 32:

@@ -40,7 +40,7 @@ class Microkernel:
         parts     four parts of each sum, of neighbours along k
         windows   vectors of channels, each with data and weights of its own
     registers: of a tile. sharing: where neighbouring taps keep shared data in registers.
-    instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
+    instructions: of one iteration, of `depth` steps along k, for each tap; `once` for an iteration.
     by_number: whether it broadcasts the data number by number to a register, as x86-64 does. A
     row's sums then come one after the other, and taps share no data. ARM multiplies by lanes of
     vectors, which neighbouring taps share.
@@ -78,13 +78,13 @@ class Microkernel:
 
 # ----------------------------------------------------------------------------------------- floats
 
-TURN = 5  # instructions of a loop's turn, beside loads and multiply-accumulates
+TURN = 5  # instructions of a loop's iteration, beside loads and multiply-accumulates
 
 
 def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
-    """Vectors of columns; a turn multiplies them by `depth` elements of the data, one by one. ARM
-    loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64 broadcasts
-    each number from memory to a register."""
+    """Vectors of columns; an iteration multiplies them by `depth` elements of the data, one by one.
+    ARM loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64
+    broadcasts each number from memory to a register."""
     sharing, by_number = None, target.arch == "x86_64"
     if by_number:
         registers, instructions = Counts(1, 0.5, 1, 1), Counts(depth, depth, depth, TURN)
@@ -174,7 +174,7 @@ VNNI_ROWS, VNNI_ROW = (  # of x86-64, for unsigned data
 
 
 def _parts(machine: str, intrin: str, depth: int, rate: float) -> Microkernel:
-    per_block = 8 / depth  # a turn is of eight channels, whatever the intrinsic takes
+    per_block = 8 / depth  # an iteration is of eight channels, whatever the intrinsic takes
     return Microkernel(
         "parts",
         registers=Counts(4, 1, 0, 6 if machine == "aarch64" else 8),
@@ -208,8 +208,8 @@ PARTS = {  # single products; pairs of narrow weights, whose sum int16 holds; wi
 @dataclass(frozen=True, slots=True)
 class Taps:
     """How a CPU sums up the taps of a depthwise convolution. key: of targets that can. kernels: for
-    one pixel, and for two. transpose: the intrinsic that turns pixels of channels into taps of each
-    channel. unrolled: most turns of the reduction whose weights stay in registers."""
+    one pixel, and for two. transpose: the intrinsic that turns pixels of channels into taps of
+    each channel. unrolled: most iterations of the reduction whose weights stay in registers."""
 
     key: str
     kernels: tuple[Microkernel, Microkernel]

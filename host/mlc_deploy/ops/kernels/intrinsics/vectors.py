@@ -35,12 +35,12 @@ def part(buffer: Buffer, lanes: int, *at: int) -> Expr:
 
 
 def whole(buffer: Buffer, *at: int) -> Load:
-    """All elements of the dimensions behind `at`, which are contiguous."""
+    """All elements of the dimensions after `at`, which are contiguous."""
     return stretch(buffer, at, 0, prod(buffer.shape[len(at) :]))  # type: ignore[arg-type]
 
 
 def stretch(buffer: Buffer, at: Sequence[int], first: int, lanes: int) -> Load:
-    """`lanes` elements of the dimensions behind `at`, which are contiguous, from `first` on."""
+    """`lanes` elements of the dimensions after `at`, which are contiguous, from `first` on."""
     sizes = [int(n) for n in buffer.shape[len(at) :]]  # type: ignore[arg-type]
     left, every, index = prod(sizes), ramp(first, lanes), list[Expr]()
     for n, size in enumerate(sizes):
