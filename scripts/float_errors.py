@@ -73,7 +73,8 @@ def softplus(x: Array) -> Array:
 
 def sigmoid(x: Array) -> Array:
     power = np.exp(-np.abs(x))
-    return np.where(x < 0, power, 1.0) / (1 + power)
+    below: Array = np.where(x < 0, power, 1.0) / (1 + power)
+    return below
 
 
 def product(x: Array, factor: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.ir import PrimFunc, call, cast, const, dtype_of, numbers
+from mlc_deploy.ir import Expr, PrimFunc, call, cast, const, dtype_of, numbers
 from mlc_deploy.ops import compute, evaluate
 from mlc_deploy.schedule import Schedule
 
@@ -94,6 +94,12 @@ def _above(x: Array, y: Array) -> Array:
     return above
 
 
+def by_seven(x: Expr) -> Expr:
+    """A number beside few bits would widen them."""
+    two, seven = te.const(2, x.dtype), te.const(7, x.dtype)
+    return x // seven * two + x % seven
+
+
 def divisions() -> list[Program]:
     found = []
     for dtype in INTEGERS:
@@ -105,7 +111,7 @@ def divisions() -> list[Program]:
         found += [
             each(f"floordiv_{dtype}", [a, b], lambda x, y: x // y, numbers.floor_quotient),
             each(f"floormod_{dtype}", [a, b], lambda x, y: x % y, numbers.floor_remainder),
-            each(f"by_seven_{dtype}", [a], lambda x: x // 7 * 2 + x % 7),
+            each(f"by_seven_{dtype}", [a], by_seven, lambda x: x // 7 * 2 + x % 7),
             each(f"truncmod_{dtype}", [a, b], te.truncmod, numbers.remainder),
             each(f"truncdiv_{dtype}", [a, b], te.truncdiv, numbers.quotient),
         ]
@@ -140,7 +146,7 @@ def shifts() -> list[Program]:
         b[::2] = np.resize(np.arange(70), 65)
         found += [
             each(f"left_{dtype}", [a, b], lambda x, y: x << y),
-            each(f"right_{dtype}", [a, b], lambda x, y: (x >> y) + 1),
+            each(f"right_{dtype}", [a, b], lambda x, y: (x >> y) ^ 1),
             each(f"few_{dtype}", [a, b], lambda x, y: (x << (y & 7)) ^ (x >> (y & 7))),
         ]
     return found
@@ -194,7 +200,7 @@ def functions() -> list[Program]:
         found += [
             each(f"erf_{dtype}", [a], te.erf, lambda x, dtype=dtype: erf(x).astype(dtype)),
             each(f"sigmoid_{dtype}", [a], te.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
-            each(f"round_{dtype}", [a * 2], te.round, np.rint),
+            each(f"nearbyint_{dtype}", [a * 2], te.nearbyint, np.rint),
             each(f"abs_{dtype}", [a], te.abs, np.abs),
             each(f"rsqrt_{dtype}", [b], te.rsqrt, lambda x: 1 / np.sqrt(x)),
             each(f"pow_{dtype}", [b, a], te.pow, np.power),
@@ -214,7 +220,7 @@ def specials() -> list[Program]:
         each("nan_max", [a, b], te.maximum, np.maximum),
         each("unequal", [a], lambda x: te.not_(x < 1), lambda x: ~(x < 1)),
         each(
-            "never", [values((9,), "uint8")], lambda x: te.select(x < 0, x, x + 1), lambda x: x + 1
+            "never", [values((9,), "uint8")], lambda x: te.select(x < 0, x, x ^ 1), lambda x: x ^ 1
         ),
     ]
     for source, to in (("float32", "int32"), ("float64", "int64"), ("int64", "float64")):
@@ -370,17 +376,17 @@ def repeated() -> list[Program]:
         return x
 
     def deep(x: Any) -> Any:
-        total = x
+        total, times = x, (x - x, x, x + x)
         for n in range(200):
-            total = total + x * (n % 3)
+            total = total + times[n % 3]
         return total
 
     def guarded(x: Any) -> Any:
-        big = doubled(x * 3)
+        big = doubled(x + x + x)
         return te.if_then_else(x > 0, big + doubled(x), x) + te.if_then_else(x < 1, big, doubled(x))
 
     def guarded_array(x: Array) -> Array:
-        big = doubled(x * 3)
+        big = doubled(x + x + x)
         whole: Array = np.where(x > 0, big + doubled(x), x) + np.where(x < 1, big, doubled(x))
         return whole
 

@@ -54,7 +54,7 @@ def test_only_what_is_known_to_be_small_is_a_zero_point() -> None:
     """Another int16 may be so large that a sum with saturation has the wrong sign."""
     v, eight = Var("v", "int16"), Var("x", "float32x8")
     for added in (v, 0 - v.astype("int32")):
-        moved = te.round(eight) + broadcast(added.astype("float32"), 8)
+        moved = te.nearbyint(eight) + broadcast(added.astype("float32"), 8)
         least, most = (broadcast(const(end, "float32"), 8) for end in (-128, 127))
         e = te.minimum(te.maximum(moved, least), most).astype("int8")
         assert isinstance(e, Cast)
@@ -111,7 +111,7 @@ from mlc_deploy.script import tir as T
 def kernel(A: T.Buffer(({a.size},), "float32"), B: T.Buffer(({a.size},), "{dtype}")):
     for k in range({a.size // lanes}):
         for i in T.vectorized({lanes}):
-            B[k * {lanes} + i] = T.Cast("{dtype}", T.min(T.max(T.round(A[k * {lanes} + i])
+            B[k * {lanes} + i] = T.Cast("{dtype}", T.min(T.max(T.nearbyint(A[k * {lanes} + i])
                 {sign} T.float32({zero}), T.float32({low})), T.float32({high})))
 """)
             assert isinstance(func, PrimFunc)

@@ -14,6 +14,7 @@ from mlc_deploy import te
 from mlc_deploy.graph import BlockBuilder, CallTIR, Constant, Function, TensorType, Value
 from mlc_deploy.graph.constants import shape_of
 from mlc_deploy.graph.definition import definition_of
+from mlc_deploy.ir import same_shape
 
 SIZES = (1, 2, 3, 4, 6)
 
@@ -40,7 +41,7 @@ class Draw:
         return found[-1] if self.rng.random() < 0.6 else self.rng.choice(found)
 
     def alike(self, x: Value) -> list[Value]:
-        return [v for v in self.values if v.type.shape == x.type.shape]
+        return [v for v in self.values if same_shape(v.type.shape, x.type.shape)]
 
     def array(self, *shape: int, low: float = 0.25, high: float = 2.0) -> Constant:
         numbers = np.random.default_rng(self.rng.randrange(1 << 30))

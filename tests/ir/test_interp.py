@@ -116,7 +116,7 @@ FUNCTIONS = {
     "sqrt": np.sqrt,
     "floor": np.floor,
     "ceil": np.ceil,
-    "round": np.rint,
+    "nearbyint": np.rint,
     "trunc": np.trunc,
     "abs": np.abs,
 }

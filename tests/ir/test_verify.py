@@ -69,12 +69,25 @@ def test_a_parameter_is_not_allocated() -> None:
         verify(program(Store(A, (const(0),), ONE), A))
 
 
+def test_a_buffer_that_is_nowhere() -> None:
+    inner = Buffer("inner", (4,))
+    with pytest.raises(VerifyError, match="buffer 'inner' is neither a parameter nor allocated"):
+        verify(program(Store(inner, (const(0),), ONE)))
+
+
 def test_two_loops_of_one_name_beside_blocks() -> None:
     func = chain()
     root = func.body
     assert isinstance(root, Block) and isinstance(root.body, Seq)
     first = root.body.stmts[0]
-    twice = Block("root", (), (), (), Seq((first, For(Var("i"), const(1), "serial", Seq(())))))
+    twice = Block(
+        "root",
+        (),
+        (),
+        (),
+        Seq((first, For(Var("i"), const(1), "serial", Seq(())))),
+        allocs=root.allocs,
+    )
     with pytest.raises(VerifyError, match="two loops are called 'i'"):
         verify(PrimFunc("main", func.params, twice))
 

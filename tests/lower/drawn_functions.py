@@ -53,8 +53,9 @@ SHORT = (
     ),
     (
         r"BYTES\(([^()]*)\)",
-        r'T.Cast("int8x8", T.min(T.max(T.round(A[T.Ramp(\1, 1, 8)]) + T.Broadcast(T.float32(3), 8),'
-        r" T.Broadcast(T.float32(-128), 8)), T.Broadcast(T.float32(127), 8)))",
+        r'T.Cast("int8x8", T.min(T.max(T.nearbyint(A[T.Ramp(\1, 1, 8)])'
+        r" + T.Broadcast(T.float32(3), 8), T.Broadcast(T.float32(-128), 8)),"
+        r" T.Broadcast(T.float32(127), 8)))",
     ),
 )
 BODIES = {

@@ -17,7 +17,7 @@ from mlc_rpc import Session
 
 X86 = "x86_64 -mcpu=haswell"
 ROUNDED = (
-    'B[T.Ramp(k * 32 + {0}, 1, 8)] = T.Cast("int8x8", T.round(T.min(T.max('
+    'B[T.Ramp(k * 32 + {0}, 1, 8)] = T.Cast("int8x8", T.nearbyint(T.min(T.max('
     "A[T.Ramp(k * 32 + {0}, 1, 8)] * 0.5, T.Broadcast(T.float32(-128), 8)), "
     "T.Broadcast(T.float32(127), 8))))"
 )

@@ -27,7 +27,7 @@ from mlc_deploy.script import tir as T
 def main(A: T.Buffer((256,), "float32"), B: T.Buffer((256,), "float32")):
     for k in range(16):
         B[T.Ramp(k * 16, 1, 16)] = T.Cast("float32x16", T.Cast("int32x16", T.Cast("{dtype}x16",
-            T.min(T.max(T.round(A[T.Ramp(k * 16, 1, 16)]) + T.Broadcast(T.float32({zero}), 16),
+            T.min(T.max(T.nearbyint(A[T.Ramp(k * 16, 1, 16)]) + T.Broadcast(T.float32({zero}), 16),
                         T.Broadcast(T.float32({low}), 16)),
                   T.Broadcast(T.float32({low + 255}), 16)))) - T.Broadcast({less}, 16))
 """)

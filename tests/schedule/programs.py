@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.ir import Expr, PrimFunc, Var, const, numpy_dtype
+from mlc_deploy.ir import Expr, PrimFunc, Var, const, expr, given_vars, numpy_dtype, substitute
+from mlc_deploy.ir.nodes import dim
 from mlc_deploy.te import Tensor
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16)
@@ -282,10 +283,13 @@ def random_program(rng: Random) -> PrimFunc:
 def random_data(func: PrimFunc, rng: Random) -> list[NDArray[Any]]:
     """An array per parameter: integers of either sign (unsigned ones: none below 0)."""
     numbers = np.random.default_rng(rng.randrange(1 << 30))
+    sizes = {v: const(rng.randint(1, 9)) for v in given_vars(func)}
     return [
-        numbers.integers(0 if p.dtype.startswith("u") else -4, 5, fixed(p.shape)).astype(
-            numpy_dtype(p.dtype)
-        )
+        numbers.integers(
+            0 if p.dtype.startswith("u") else -4,
+            5,
+            fixed([dim(substitute(expr(n), sizes)) for n in p.shape]),
+        ).astype(numpy_dtype(p.dtype))
         for p in func.params
         if not isinstance(p, Var)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlc_deploy import te
-from mlc_deploy.ir import PrimFunc
+from mlc_deploy.ir import Expr, PrimFunc
 from mlc_deploy.script import from_script
 
 
@@ -132,6 +132,120 @@ def main(A: T.Buffer((16, 4), "float32")):
             A[v_i + 1, v_j] = A[v_i, v_j] + T.float32(1)
 """
     )
+
+
+def summed() -> PrimFunc:
+    """Every row is added to B: the loop over rows writes the same elements again."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((8, 4), "float32"), B: T.Buffer((4,), "float32")):
+    for i, k in T.grid(8, 4):
+        with T.block("B"):
+            v_i, v_k = T.axis.remap("SS", [i, k])
+            T.reads(A[v_i, v_k], B[v_k])
+            T.writes(B[v_k])
+            B[v_k] = B[v_k] + A[v_i, v_k]
+"""
+    )
+
+
+def twice() -> PrimFunc:
+    """A sum that begins again with its second step, since 1 * 1 // 2 is 0."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((6, 32), "float32"), B: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 8):
+        with T.block("B"):
+            v_i = T.axis.spatial(6, i)
+            v_k = T.axis.reduce(32, k * k // 2)
+            T.reads(A[v_i, v_k])
+            T.writes(B[v_i])
+            with T.init():
+                B[v_i] = T.float32(0)
+            B[v_i] = B[v_i] + A[v_i, v_k]
+"""
+    )
+
+
+def elsewhere() -> PrimFunc:
+    """A sum whose init writes other elements than its steps."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((6, 8), "float32"), B: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 8):
+        with T.block("B"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            T.reads(A[v_i, v_k])
+            T.writes(B[0:6])
+            with T.init():
+                B[v_i] = T.float32(0)
+            B[5 - v_i] = B[5 - v_i] + A[v_i, v_k]
+"""
+    )
+
+
+def neighbours() -> PrimFunc:
+    """One loop of two blocks, of which the second reads what the first wrote an iteration ago."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((8,), "float32"), B: T.Buffer((9,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.block("B"):
+            v_i = T.axis.spatial(8, i)
+            B[v_i + 1] = A[v_i] + T.float32(1)
+        with T.block("C"):
+            v_j = T.axis.spatial(8, i)
+            C[v_j] = B[v_j]
+"""
+    )
+
+
+def backwards() -> PrimFunc:
+    """A sum whose init runs in the last iteration, and forgets those before."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((6, 8), "float32"), B: T.Buffer((6,), "float32")):
+    for i, k in T.grid(6, 8):
+        with T.block("B"):
+            v_i = T.axis.spatial(6, i)
+            v_k = T.axis.reduce(8, 7 - k)
+            with T.init():
+                B[v_i] = T.float32(0)
+            B[v_i] = B[v_i] + A[v_i, v_k]
+"""
+    )
+
+
+def chosen() -> PrimFunc:
+    """Writes the elements of C whose elements of A are small."""
+    return parsed(
+        """
+@T.prim_func
+def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for j in range(8):
+        with T.block("C"):
+            v_j = T.axis.spatial(8, j)
+            T.where(A[j] < T.float32(3))
+            C[v_j] = T.float32(1)
+"""
+    )
+
+
+def summed_so_far() -> PrimFunc:
+    """B[i] is the sum of a row up to the diagonal; C is B + 1."""
+    a = te.placeholder((8, 8), name="A")
+
+    def element(i: Expr) -> Expr:
+        k = te.reduce_axis((0, i + 1), "k")
+        return te.sum(a[i, k], k)
+
+    b = te.compute((8,), element, name="B")
+    return te.create_prim_func([a, te.compute((8,), lambda j: b[j] + 1, name="C")])
 
 
 def triangle() -> PrimFunc:

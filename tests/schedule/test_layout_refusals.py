@@ -22,7 +22,15 @@ from mlc_deploy.schedule import (
     tree,
 )
 from mlc_deploy.script import from_script
-from tests.schedule.small_programs import chain, endless, matmul, rows, symbolic
+from tests.schedule.small_programs import (
+    chain,
+    elsewhere,
+    endless,
+    matmul,
+    rows,
+    symbolic,
+    twice,
+)
 from tests.schedule.test_refusals import _refusals_in, case, prepared, refusal
 
 
@@ -124,6 +132,16 @@ REFUSALS = {
         case(guarded_rows, ("rfactor", "k", 0)),
         case(matmul, ("reverse_compute_at", "D", "i"), ("rfactor", "k", 0)),
         case(rows, ("fuse", "i", "k"), ("rfactor", "i_k_fused", 0)),
+        case(
+            rows,
+            ("split", "i", (None, 2)),
+            ("split", "k", (None, 5)),
+            ("fuse", "i_1", "k_0"),
+            ("rfactor", "k_1", 0),
+        ),
+        case(twice, ("rfactor", "k", 0)),
+        case(elsewhere, ("rfactor", "k", 0)),
+        case(elsewhere, ("decompose_reduction", "B", "k")),
         case(triangle, ("rfactor", "k", 0)),
         case(rows, ("rfactor", "k", 2)),
         case(symbolic_rows, ("rfactor", "k", 0)),

@@ -17,11 +17,15 @@ from tests.schedule.small_programs import (
     Program,
     addressed,
     an_argument,
+    backwards,
     chain,
+    chosen,
     diamond,
+    elsewhere,
     endless,
     in_vectors,
     matmul,
+    neighbours,
     normalized,
     outer_sum,
     padded,
@@ -29,6 +33,8 @@ from tests.schedule.small_programs import (
     rows,
     scan,
     stencil,
+    summed,
+    summed_so_far,
     symbolic,
     triangle,
     two_results,
@@ -72,6 +78,7 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("compute_at", "B", "i_1"), ("reorder", "j_1", "i_1")),
         case(triangle, ("reorder", "j", "i")),
         case(scan, ("reorder", "j", "i")),
+        case(elsewhere, ("reorder", "k", "i")),
         case(
             matmul,
             ("fuse", "j", "k"),
@@ -89,6 +96,8 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("parallel", "x")),
         case(matmul, ("parallel", "k")),
         case(scan, ("parallel", "i")),
+        case(summed, ("parallel", "i")),
+        case(neighbours, ("parallel", "i")),
         case(two_results, ("compute_at", "B", "i_1"), ("parallel", "i_2")),
     ],
     "vectorize": [
@@ -165,6 +174,7 @@ REFUSALS: dict[str, list[Case]] = {
             ("compute_at", "C_rf", "k_1_1"),
         ),
         case(normalized, ("vectorize", "j"), ("compute_at", "top", "j")),
+        case(summed_so_far, ("compute_at", "B", "j")),
         case(unread, ("compute_at", "B", "j")),
         case(an_argument, ("compute_at", "B", "i_1")),
         case(an_argument, ("compute_at", "B", "j_1")),
@@ -184,6 +194,7 @@ REFUSALS: dict[str, list[Case]] = {
         case(padded, ("reverse_compute_at", "C", "i")),
     ],
     "decompose_reduction": [
+        case(backwards, ("decompose_reduction", "B", "k")),
         case(chain, ("decompose_reduction", "C", "i_1")),
         case(matmul, ("decompose_reduction", "C", "i_1")),
         case(
@@ -200,6 +211,7 @@ REFUSALS: dict[str, list[Case]] = {
         ),
     ],
     "cache_read": [
+        case(chain, ("cache_read", "C", 0, "shared")),
         case(chain, ("cache_read", "C", 1, "local")),
         case(
             chain,
@@ -208,6 +220,7 @@ REFUSALS: dict[str, list[Case]] = {
         ),
     ],
     "cache_write": [
+        case(chosen, ("cache_write", "C", 0, "local")),
         case(matmul, ("cache_write", "C", 1, "local")),
         case(matmul, ("decompose_reduction", "C", "k"), ("cache_write", "C", 0, "local")),
         case(chain, ("compute_at", "B", "i_1"), ("cache_write", "B", 0, "local")),
@@ -242,7 +255,14 @@ def test_refusals(primitive: str, golden: Callable[..., None]) -> None:
 
 
 # Refusals that other tests reach: of blocks in blocks, and rfactor's.
-ELSEWHERE = ("rfactor", "_combiner", "_skipping_parts", "require_leaf", "find_outermost")
+ELSEWHERE = (
+    "rfactor",
+    "_combiner",
+    "_require_parts",
+    "_skipping_parts",
+    "require_leaf",
+    "find_outermost",
+)
 
 
 def test_every_refusal_is_shown() -> None:

@@ -152,7 +152,10 @@ class Linear:
 
     def without(self, *atoms: Atom) -> Linear:
         """self without the terms of these atoms."""
-        return Linear(self.constant, {a: c for a, c in self.terms.items() if a not in atoms})
+        left = dict(self.terms)
+        for atom in atoms:
+            left.pop(atom, None)
+        return Linear(self.constant, left)
 
 
 def _recombined(form: Linear) -> Linear:

@@ -25,7 +25,7 @@ from .normalize import expr_bounds
 Interval = tuple[float, float]  # inclusive; a float may also be NaN
 DEEP = 12  # no proof is looked for in larger expressions
 STEPS: Mapping[str, Callable[[float], float]] = {
-    "round": round, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
+    "nearbyint": round, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from .c_text import identifier
 SOURCE_NOTE = """\
 /* Made by mlc-deploy. C11 that needs <math.h> and nothing else. The compiler must convert integers
  * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. Comparisons that
- * are always true come from the model and are no mistakes. */
+ * are always true come from the model and are intended. */
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wtype-limits"
 #pragma GCC diagnostic ignored "-Wtautological-compare"
@@ -145,7 +145,7 @@ MATH = {
         n: n
         for n in "exp expm1 log log1p sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()
     },
-    "round": "nearbyint",  # half to even, in C's default rounding direction
+    "nearbyint": "nearbyint",  # half to even, in C's default rounding direction
     "abs": "fabs",
 }
 

@@ -77,7 +77,7 @@ class _Emitter(Expressions):
         self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # functions besides the body, so far
         self.tasks: tuple[Var, Value] | None = None  # the loop over tasks, and its first iteration
-        self.rounds = "round" in contents(self.code).calls
+        self.rounds = "nearbyint" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
         self.zeros = whole_parameters(kernel.body)
 

@@ -463,7 +463,7 @@ ROUNDINGS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "floor": floor,
     "ceil": ceil,
     "trunc": trunc,
-    "round": round,
+    "nearbyint": round,
 }
 
 FUNCTIONS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {

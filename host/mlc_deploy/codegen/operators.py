@@ -31,8 +31,8 @@ FLOAT_BITS = {ll.HalfType: 16, ll.FloatType: 32, ll.DoubleType: 64}
 FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
 INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor"}
 ROUNDING = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc"}
-UNARY = {**ROUNDING, "round": "llvm.roundeven", "sqrt": "llvm.sqrt", "abs": "llvm.fabs"}
-STEPS = (*ROUNDING, "round", "fmod")  # functions that have steps
+UNARY = {**ROUNDING, "nearbyint": "llvm.roundeven", "sqrt": "llvm.sqrt", "abs": "llvm.fabs"}
+STEPS = (*ROUNDING, "nearbyint", "fmod")  # functions that have steps
 # Functions of the C library: name -> whether the runtime has it for float64 too.
 LIBM = {
     "exp": True,

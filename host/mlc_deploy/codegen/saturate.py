@@ -1,6 +1,6 @@
 """Vectors of floats as 8-bit integers: rounded half to even, moved by a zero point, saturated.
 
-    Cast("int8", min(max(round(x) + zero, -128), 127))
+    Cast("int8", min(max(nearbyint(x) + zero, -128), 127))
 
 is how numbers are quantized (ops/quantize.py). Literal code is a clamp of floats and a conversion
 per four lanes, and SSE2 has no instruction that rounds floats. But all machines narrow with
@@ -71,14 +71,14 @@ def saturated(e: Cast, target: Target, zeros: Container[Var]) -> Saturated | Non
             sum_ = rounded if number is None else number
             whole, zero = without_whole(sum_, MOST_WHOLE, zeros)
             match whole:
-                case Call("round", (x,)) if dtype_of(x.dtype).scalar == "float32":
+                case Call("nearbyint", (x,)) if dtype_of(x.dtype).scalar == "float32":
                     return Saturated(x, zero, e.dtype, number is not None)
     return None
 
 
 def rounds(n: Node) -> bool:
     """Whether n rounds floats to integers."""
-    return any(type(m) is Call and m.name == "round" for m in walk(n))
+    return any(type(m) is Call and m.name == "nearbyint" for m in walk(n))
 
 
 def emit(

@@ -24,6 +24,7 @@ from ..frontend.torch_dims import shapes_of
 from ..frontend.torch_program import calls_of, operator_key
 from ..graph import Function
 from ..graph.static_cache import with_static_cache
+from ..ir import is_const
 from .model import IDS, LENGTH, STEP
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _most(program: ExportedProgram, steps: Any, step: int, length: int) -> int:
 def _append(n: TorchNode, x: Any, dim: int, index: Any, source: Any) -> Any:
     """Appends consecutive rows to a cache [1, H, L, D]; with_static_cache proves that they are."""
     batch, heads, length, width = shape_of(x)
-    if batch != 1 or dim not in (2, -2):
+    if not is_const(batch, 1) or dim not in (2, -2):
         raise n.refuse("rows are written along other dimensions than those of a cache [1, H, L, D]")
     first = n.cast(reshape(n, rows(n, index, 0, 1), ()), "int64")
     flat = reshape(n, x, (heads, length, width))

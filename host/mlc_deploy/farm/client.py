@@ -388,7 +388,7 @@ class FarmExecutor(Executor):
         self._answers = itertools.count()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Raises FarmError for what is no task of a farm on data."""
+        """Raises FarmError for what is not a task of a farm on data."""
         assert not kwargs, "a farm's call takes arguments by their places"
         self.farm.plain(fn, args, 0.0)
         sent = _Sent(fn, args)

@@ -7,7 +7,7 @@ without credit for the past. A user with calls waiting continues from their last
 runs only others' calls, the other boards make up for it. After Goyal, Vin and Cheng, "Start-time
 Fair Queueing" (SIGCOMM 1996).
 
-A call gets its turn when it is sent, before its time is known: it counts as the mean of those
+A call gets a turn when it is sent, before its time is known: it counts as the mean of those
 before it, the first ones as nothing, and the difference is made up for when it ends. Few calls are
 sent ahead, as by Jin, Chase and Kaur, "Interposed Proportional Sharing" (SIGMETRICS 2004), so that
 little is ever to be made up for.

@@ -20,7 +20,7 @@ from ..arith import Bounds, expr_bounds, simplify_expr
 from ..graph.dims import bound_dims, symbol
 from ..graph.extents import LARGEST
 from ..graph.nodes import Constant, Value
-from ..ir import Binary, Const, Dim, Expr, Var, binary, compare, const, free_vars
+from ..ir import Binary, Const, Dim, Expr, Var, binary, compare, const, free_vars, is_const
 from ..ir.nodes import dim
 from ..ops import Attrs, evaluate
 from ..ops.elementwise import same_extent
@@ -348,16 +348,18 @@ def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
     division, since an extent may be 0."""
     a, left = _factors(whole)
     b, divisors = _factors(known)
-    for extent in tuple(divisors):
+    uncancelled: list[Expr] = []
+    for extent in divisors:
         same = [n for n, e in enumerate(left) if same_extent(e, extent)]
         if same:
             del left[same[0]]
-            divisors.remove(extent)
+        else:
+            uncancelled.append(extent)
     common = math.gcd(a, b) or 1
-    over, under = product([*left, a // common]), product([*divisors, b // common])
+    over, under = product([*left, a // common]), product([*uncancelled, b // common])
     if isinstance(over, int) and isinstance(under, int):
         return over // under if under else 0
-    return over if under == 1 else simplified(binary("//", over, under))
+    return over if is_const(under, 1) else simplified(binary("//", over, under))
 
 
 def _factors(extents: Sequence[Dim]) -> tuple[int, list[Expr]]:

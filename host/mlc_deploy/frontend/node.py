@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from ..files.limits import MADE_ELEMENTS
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
-from ..ir import Dim, Expr
+from ..ir import Dim, Expr, is_const, same_dim, same_shape
 from ..ir import Var as Symbol
 from ..ops import frozen_attrs
 from ..ops.elementwise import UnlikeExtents, same_extent
@@ -29,6 +29,26 @@ MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the grap
 # results.
 Step = Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]]
 Branch = Callable[[], Sequence[Value]]
+
+
+if TYPE_CHECKING:
+
+    class Extent(int):
+        """A number for most converters. A dynamic one is an expression: arithmetic on
+        it makes expressions, and counting to it raises an error, which refuses the node. Questions
+        are asked with `is_const` and `same_dim`, since `==` of expressions makes expressions."""
+
+        def __add__(self, other: int) -> Extent: ...
+        def __radd__(self, other: int) -> Extent: ...
+        def __sub__(self, other: int) -> Extent: ...
+        def __rsub__(self, other: int) -> Extent: ...
+        def __mul__(self, other: int) -> Extent: ...
+        def __rmul__(self, other: int) -> Extent: ...
+        def __floordiv__(self, other: int) -> Extent: ...
+        def __mod__(self, other: int) -> Extent: ...
+
+else:
+    Extent = int
 
 
 class Node(ABC):
@@ -169,7 +189,7 @@ class NumberedNode(Node):
         """All inputs. Raises ValueError if one is missing."""
         return [self.input(number) for number in range(len(self.inputs))]
 
-    def shape(self, number: int = 0) -> tuple[int, ...]:
+    def shape(self, number: int = 0) -> tuple[Extent, ...]:
         return shape_of(self.input(number))
 
     def dtype(self, number: int = 0) -> str:
@@ -180,22 +200,20 @@ class NumberedNode(Node):
         return int(self.known(number, what).item())
 
 
-def shape_of(value: Value) -> tuple[int, ...]:
-    """The extents. Those known only at run time are expressions, despite the type: a converter that
-    compares one or counts to it raises an error, which refuses the node."""
+def shape_of(value: Value) -> tuple[Extent, ...]:
     return value.type.shape  # type: ignore[return-value]
 
 
 def of_extent(n: Node, x: Value, extent: Dim) -> Value:
     """x with dimension 0 written as another, equal expression."""
-    if shape_of(x)[0] == extent:
+    if same_dim(shape_of(x)[0], extent):
         return x
     return n.emit("first", x, n.extents.value(n, extent), extent=extent)
 
 
 def with_dims(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     """x with its dimensions written as other, equal expressions."""
-    if list(shape_of(x)) == list(shape):
+    if same_shape(shape_of(x), shape):
         return x
     flat = n.emit("reshape", x, shape=(product(shape_of(x)),))
     return n.emit("reshape", of_extent(n, flat, product(shape)), shape=tuple(shape))
@@ -267,7 +285,8 @@ def _known_if_empty(value: Value) -> Value:
     """A constant for a tensor of a known shape without elements; other values unchanged."""
     shape = shape_of(value)
     known = all(isinstance(extent, int) for extent in shape)
-    if isinstance(value, Constant) or 0 not in shape or not known:
+    empty = any(is_const(extent, 0) for extent in shape)
+    if isinstance(value, Constant) or not empty or not known:
         return value
     return Constant(np.zeros(shape, value.type.dtype))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
-from ..ir import Dim, Expr
+from ..ir import Dim, Expr, is_const, same_shape
 from ..ops.shape import normal_axis
 from .extents import smaller
 from .layers.loops import ENDLESS, loop
@@ -98,7 +98,7 @@ def _chosen(n: OnnxNode, truth: Value, a: Value, b: Value) -> Value:
         return n.emit("where", truth, a, b)
     (one, *rest), (other, *others) = (shape_of(v) or (0,) for v in (a, b))
     alike = a.type.dtype == b.type.dtype and len(shape_of(a)) == len(shape_of(b)) > 0
-    if rest != others or not alike:
+    if not same_shape(rest, others) or not alike:
         n.known(0, "the condition of branches of different shapes")
     most = max(n.extents.largest(one), n.extents.largest(other))
     rows = n.emit("where", truth, *(grown(n, v, most) for v in (a, b)))
@@ -215,10 +215,10 @@ def _as_loop(
     if isinstance(again, Constant) and not again.value.all():
         turns = smaller(turns, 1)
     if decided and most is None and (going is None or isinstance(going, Constant)):
-        if turns == ENDLESS:
+        if is_const(turns, ENDLESS):
             raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
         return _counted_loop(n, turns, states)
-    if results and turns == ENDLESS:
+    if results and is_const(turns, ENDLESS):
         raise _uncounted(n)
     counter = [n.constant(0, "int64")] if results else []
     truth = n.constant(np.True_, "bool") if going is None else reshape(n, going, ())

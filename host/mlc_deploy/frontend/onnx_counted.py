@@ -69,8 +69,8 @@ def _computes_condition(n: OnnxNode) -> bool:
 
 def _single(n: OnnxNode, value: Value) -> Dim | None:
     """The extent in a tensor of one integer; None if it is none."""
-    found = n.extents.of(value) if value.type.shape in ((), (1,)) else None
-    return None if found is None else found.ravel().tolist()[0]
+    found = n.extents.of(value)
+    return found.ravel().tolist()[0] if found is not None and found.shape in ((), (1,)) else None
 
 
 def _tried(n: OnnxNode, states: Sequence[Value], counters: Mapping[int, Dim]) -> Tried:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
-from ..ir import Dim
+from ..ir import Dim, is_const
 from ..ops.elementwise import same_extent
 from .layers.indices import checked
 from .layers.products import scaled
@@ -87,8 +87,8 @@ def _group_query_attention(n: OnnxNode) -> Any:
         k, v = n.input(1), n.input(2)
     past = [n.optional(3), n.optional(4)]
     before = 0 if past[0] is None else shape_of(past[0])[2]
-    empty = isinstance(before, int) and before == 0
-    if not empty and batch != 1:
+    empty = is_const(before, 0)
+    if not empty and not is_const(batch, 1):
         raise n.refuse(
             f"{batch} texts with a past, each of a length of its own, are not supported", "one text"
         )

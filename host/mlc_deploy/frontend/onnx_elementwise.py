@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from ..ir import same_shape
 from ..ops.shape import normal_axis
 from .layers.shapes import reshape
 from .narrow import BY_CODE
@@ -131,7 +132,7 @@ def _clip(n: OnnxNode) -> Any:
 
 def _prelu(n: OnnxNode) -> Any:
     x, slope = n.input(0), n.input(1)
-    if n.opset < 7 and len(n.shape()) > 1 and n.shape(1) != (1,):
+    if n.opset < 7 and len(n.shape()) > 1 and not same_shape(n.shape(1), (1,)):
         slope = _from_axis(n, slope, 1)
     below = n.emit("less", x, n.constant(0, x.type.dtype))
     return n.emit("where", below, n.emit("multiply", x, slope), x)

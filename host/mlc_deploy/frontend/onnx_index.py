@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import Dim
+from ..ir import Dim, same_dim
 from ..ops.shape import normal_axis
 from .extents import product, simplified
 from .layers.indices import checked, gather_elements, gather_nd, scatter_elements, scatter_nd
@@ -288,7 +288,7 @@ def _as_matmul(
     sizes: dict[str, int] = {}
     for term, value in zip(terms, inputs, strict=True):
         for letter, size in zip(term, shape_of(value), strict=True):
-            if sizes.setdefault(letter, size) != size:
+            if not same_dim(sizes.setdefault(letter, size), size):
                 return None
     batch = [c for c in a if c in b and c in result]
     summed = [c for c in a if c in b and c not in result]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
+from ..ir import same_shape
 from .extents import product
 from .layers.indices import checked
 from .layers.norms import affine, batch_statistics, group_norm, lp_norm, squared_deviations
@@ -47,7 +48,7 @@ def window_of(n: OnnxNode, extents: Sequence[int], kernel: Sequence[int]) -> Win
 def conv_window(n: OnnxNode, x: Value, w: Value) -> Window:
     """The window of a convolution of x with weights w."""
     kernel = list(shape_of(w)[2:])
-    if list(n.attr("kernel_shape", kernel)) != kernel:
+    if not same_shape(n.attr("kernel_shape", kernel), kernel):
         raise ValueError(f"kernel_shape is not that of the weights {list(shape_of(w))}")
     return window_of(n, shape_of(x)[2:], kernel)
 

@@ -313,7 +313,7 @@ def _zip_map(n: OnnxNode) -> Any:
     """A map of each row's classes to their scores as the row of scores."""
     classes = n.attr("classlabels_strings", None) or n.attr("classlabels_int64s")
     (_, columns) = shape_of(n.input(0))
-    if columns != len(classes):
+    if not is_const(columns, len(classes)):
         raise ValueError(f"{columns} columns for {len(classes)} classes")
     shown = ", ".join(map(str, classes[:8])) + (", …" if len(classes) > 8 else "")
     what = f"{n.place}: the maps are a tensor with a column for each class: {shown}"

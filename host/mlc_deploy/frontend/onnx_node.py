@@ -14,7 +14,7 @@ from ..graph.nodes import Constant, Value
 from ..ir import Dim
 from ..ops.shape import normal_axis
 from .narrow import Narrow
-from .node import Branch, NumberedNode, Step
+from .node import Branch, Extent, NumberedNode, Step
 from .onnx_file import dtype_name, to_array
 
 if TYPE_CHECKING:
@@ -151,16 +151,16 @@ class OnnxNode(NumberedNode):
         known only at run time are expressions."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
-            found = self.dims(number, name)
+            found = list(self.dims(number, name))
         return found
 
-    def dims(self, number: int, what: str) -> list[Any]:
+    def dims(self, number: int, what: str) -> list[Extent]:
         """The integers of an input; extents known at run time are expressions. Raises NeedsValue
         for other data."""
         value = self.input(number)
         if self.extents.is_followed(value):
             return list(self.extents.of(value).reshape(-1))  # type: ignore[union-attr]
-        return [int(v) for v in self.known(number, what).reshape(-1)]
+        return [Extent(v) for v in self.known(number, what).reshape(-1)]
 
     # --------------------------------------------------------------------------- attributes
 

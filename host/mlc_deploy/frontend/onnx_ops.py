@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ModelWarning
 from ..graph.nodes import Constant
-from ..ir import Expr, expr
+from ..ir import Dim, Expr, expr, is_const
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
@@ -53,12 +54,13 @@ def _reshape(n: OnnxNode) -> Any:
     old = n.shape()
     shape = n.dims(1, "shape")
     if not n.attr("allowzero", 0):
-        if any(d == 0 and k >= len(old) for k, d in enumerate(shape)):
+        if any(is_const(d, 0) and k >= len(old) for k, d in enumerate(shape)):
             raise ValueError(f"shape {shape} copies a dimension that {list(old)} has not")
-        shape = [old[k] if d == 0 else d for k, d in enumerate(shape)]
-    if shape.count(-1) == 1:
-        shape = filled_up(shape, old)
-    return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in shape])
+        shape = [old[k] if is_const(d, 0) else d for k, d in enumerate(shape)]
+    whole: Sequence[Dim] = shape
+    if sum(is_const(d, -1) for d in shape) == 1:
+        whole = filled_up(shape, old)
+    return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in whole])
 
 
 def _transpose(n: OnnxNode) -> Any:
@@ -69,7 +71,7 @@ def _transpose(n: OnnxNode) -> Any:
 def _squeeze(n: OnnxNode) -> Any:
     old, axes = n.shape(), n.ints("axes", 1)
     if axes is None:
-        axes = [axis for axis, extent in enumerate(old) if extent == 1]
+        axes = [axis for axis, extent in enumerate(old) if is_const(extent, 1)]
         for extent in (e for e in old if isinstance(e, Expr)):
             what = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
             warnings.warn(what, ModelWarning, stacklevel=2)
@@ -79,14 +81,14 @@ def _squeeze(n: OnnxNode) -> Any:
             x = n.emit(
                 "grow", x, axis=axis, extent=1
             )  # the last of a tensor's rows, if it has some
-        elif old[axis] != 1:
+        elif not is_const(old[axis], 1):
             raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")
     return without(n, x, sorted(gone))
 
 
 def _unsqueeze(n: OnnxNode) -> Any:
     axes = n.ints("axes", 1) or []
-    shape = list(n.shape())
+    shape: list[Dim] = list(n.shape())
     rank = len(shape) + len(axes)
     for axis in sorted({normal_axis(n.op, axis, rank) for axis in axes}):
         shape.insert(axis, 1)
@@ -199,13 +201,13 @@ def _non_zero(n: OnnxNode) -> Any:
 def _range(n: OnnxNode) -> Any:
     if any(map(n.extents.is_followed, n.every())):
         (first,), (last,), (step,) = (n.dims(k, "range") for k in range(3))
-        if not isinstance(step, int) or step == 0:
+        if not isinstance(step, int) or is_const(step, 0):
             raise n.refuse("the step of a range of unknown length is not known")
         low, high, stride = (first, last, step) if step > 0 else (last, first, -step)
         count = simplified((expr(high) - low + (stride - 1)) // stride)
         places = scaled(n, iota(n, n.extents.own(n, larger(count, 0)), 1, 0, n.dtype()), step)
         begin = n.extents.value(n, first)
-        return places if first == 0 else n.emit("add", places, n.cast(begin, n.dtype()))
+        return places if is_const(first, 0) else n.emit("add", places, n.cast(begin, n.dtype()))
     if not all(isinstance(n.input(k), Constant) for k in (0, 1)):
         return _computed_range(n)
     start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Value
+from ..ir import is_const
 from ..ops.quantize import STORED, SUMS
 from ..ops.shape import normal_axis
 from .layers.integers import integer_conv, integer_matmul, is_zero
@@ -24,7 +25,7 @@ def _along(n: OnnxNode, value: Value, shape: Sequence[int], axis: int, block: in
     """A scale or zero point in a shape that broadcasts to the data's. It is a scalar, or has one
     element per element or per block of the axis."""
     own = shape_of(value)
-    if math.prod(own) == 1 and not block:
+    if is_const(math.prod(own), 1) and not block:
         return reshape(n, value, ())
     axis = normal_axis(n.op, axis, len(shape))
     if len(own) == 1 and not block:

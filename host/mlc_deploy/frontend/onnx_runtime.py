@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Deferred, TensorType, Value
+from ..ir import same_dim, same_shape
 from ..ops import Array
 from ..ops.block_scaled import SIZES, STORED
 from .layers.blocks import times_blocks
@@ -124,7 +125,7 @@ def _embed_norm(n: OnnxNode) -> Any:
 def _kept(n: OnnxNode, mask: Value, length: int) -> Value:
     """Which keys count, [B, 1, 1 or S, L]. mask: lengths [B], or flags [B, L] or [B, S, L]."""
     rank = len(shape_of(mask))
-    if rank == 1 and shape_of(mask)[0] == n.shape()[0]:
+    if rank == 1 and same_dim(shape_of(mask)[0], n.shape()[0]):
         kept = n.emit(
             "less", iota(n, length, 2, 1, "int32"), with_axis(n, n.cast(mask, "int32"), 1)
         )
@@ -157,7 +158,7 @@ def _attend(
     total = terms[0] if terms else None
     for term in terms[1:]:
         total = n.emit("add", total, term)  # type: ignore[arg-type]
-    if shape_of(k) != shape_of(q) and len(shape_of(k)) == 4:  # k has a dimension of heads
+    if len(shape_of(k)) == 4 and not same_shape(shape_of(k), shape_of(q)):  # k has heads
         q = _apart(n, q, heads)
     own: dict[str, Any] = {}
     if len(shape_of(q)) == 3:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import Dim, Expr, dtype_of, value_range
+from ..ir import Dim, Expr, dtype_of, is_const, same_shape, value_range
 from ..ops.elementwise import same_extent
 from ..ops.shape import normal_axis
 from .extents import simplified
@@ -72,7 +72,7 @@ def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[Any], list[Any]]:
     old = [n.shape()[axis] for axis in axes]
     if _is_plain(n):
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
-    elif n.optional(3) is not None and shape_of(n.input(3)) != (0,):
+    elif n.optional(3) is not None and not same_shape(shape_of(n.input(3)), (0,)):
         sizes = n.dims(3, "sizes")
         pairs = zip(sizes, old, strict=True)
         scales = [None if is_open(*pair) else pair[0] / pair[1] for pair in pairs]
@@ -131,7 +131,7 @@ def _resize(n: OnnxNode) -> Any:
         places = source_coordinates(transform, extent, size, scale, (begin, end))
         if transform == "tf_crop_and_resize":
             shown[axis] = (places >= 0) & (places <= extent - 1)
-        if size == extent and np.array_equal(places, np.arange(size)):
+        if is_const(extent, size) and np.array_equal(places, np.arange(size)):
             continue
         if mode == "nearest":
             real = nearest(n, real, axis, places, _rounding(n))

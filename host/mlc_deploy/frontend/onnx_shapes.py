@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ModelWarning, ShapeError
-from ..ir import Dim
+from ..ir import Dim, is_const
 from .refusals import (
     fixed_and_open,
     open_text,
@@ -110,7 +110,11 @@ def _named_dims(
     result = dict(dims)
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
-            if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
+            if (
+                isinstance(d, str)
+                and d != "?"
+                and not is_const(result.setdefault(d, int(value)), int(value))
+            ):
                 if d in bounds:
                     raise fixed_and_open(d, bounds[d], name, value, where)
                 what = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
@@ -156,7 +160,9 @@ def _examples(bound: Sequence[Dim | str] | None, known: dict[str, int]) -> str:
     for n, d in enumerate(bound):
         name = str(d)
         number = d if isinstance(d, int) else _example(name, len(bound), n)
-        tried.append(number if isinstance(d, int) or d == "?" else known.setdefault(name, number))
+        tried.append(
+            number if isinstance(d, int) or name == "?" else known.setdefault(name, number)
+        )
     return ",".join(map(str, tried))
 
 

@@ -98,7 +98,7 @@ def _transformed(
     inverse, onesided = way
     value = stacked(n, [x.real, x.imag], -1) if isinstance(x, Complex) else with_axis(n, x, -1)
     axes = [normal_axis("fft", d, len(shape_of(value)) - 1) for d in dims]
-    sizes = [shape_of(value)[axis] for axis in axes]
+    sizes: list[Any] = [shape_of(value)[axis] for axis in axes]
     if length is not None:
         sizes[-1] = length
     # Only the last dimension may be onesided. It is transformed first, or last if inverse.

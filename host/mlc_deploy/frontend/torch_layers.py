@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from ..ir import is_const
 from .layers.norms import affine, batch_statistics, group_norm
 from .layers.products import matmul, rows_times, scaled
 from .layers.resize import (
@@ -179,9 +180,9 @@ def _adaptive_pool(n: TorchNode, x: Any, output_size: Any) -> Any:
     extents = shape_of(x)[2:]
     wanted = _each(output_size, rank)
     average = "avg" in n.op
-    if all(out == 1 for out in wanted):
+    if all(is_const(out, 1) for out in wanted):
         y = global_pool(n, "mean" if average else "max", x)
-    elif all(extent % out == 0 for extent, out in zip(extents, wanted, strict=True)):
+    elif all(is_const(extent % out, 0) for extent, out in zip(extents, wanted, strict=True)):
         kernel = [extent // out for extent, out in zip(extents, wanted, strict=True)]
         attrs: dict[str, Any] = {"count_include_pad": False} if average else {}
         window = _pool_window(kernel, kernel, 0, 1, rank)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import Expr
+from ..ir import Expr, is_const, same_shape
 from ..ops.shape import normal_axis
 from .extents import larger, simplified
 from .layers.indices import checked, gather, gather_elements, scatter_elements, scatter_nd
@@ -58,12 +58,13 @@ def _transpose(n: TorchNode, x: Any, first: int = -2, second: int = -1) -> Any:
 
 def _squeeze(n: TorchNode, x: Any, dims: Any = None) -> Any:
     shape = shape_of(x)
-    return without(n, x, [axis for axis in axes_of(x, dims) if shape[axis] == 1] if shape else [])
+    axes = axes_of(x, dims) if shape else []
+    return without(n, x, [axis for axis in axes if is_const(shape[axis], 1)])
 
 
 def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:
     own = (1,) * (len(size) - len(shape_of(x))) + shape_of(x)
-    wanted = [o if e == -1 else e for o, e in zip(own, size, strict=True)]
+    wanted = [o if is_const(e, -1) else e for o, e in zip(own, size, strict=True)]
     return expand(n, x, _sizes(n, wanted))
 
 
@@ -74,7 +75,7 @@ def _repeat(n: TorchNode, x: Any, repeats: Sequence[int]) -> Any:
 
 def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
     """torch joins tensors of the shape (0,) with any other; they add nothing."""
-    parts = [n.tensor(t, n.dtype) for t in tensors if shape_of(t) != (0,)]
+    parts = [n.tensor(t, n.dtype) for t in tensors if not same_shape(shape_of(t), (0,))]
     if not parts:
         return n.tensor(tensors[0], n.dtype)
     return joined(n, parts, dim)

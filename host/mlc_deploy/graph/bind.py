@@ -78,7 +78,7 @@ def static(
         if misfit is not None:
             raise GraphError(f"input '{name}' is {wanted}, which {list(shape)} does not fit")
         for dim, extent in values.items():
-            if extents.setdefault(dim.name, int(extent)) != extent:  # type: ignore[arg-type]
+            if extents.setdefault(dim.name, int(extent)) != int(extent):  # type: ignore[arg-type]
                 raise GraphError(f"dimension '{dim.name}' is {extents[dim.name]} and {extent}")
     left = [
         v.name

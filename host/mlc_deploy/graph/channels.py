@@ -22,6 +22,7 @@ import numpy as np
 
 from mlc_targets import Target
 
+from ..ir import same_dim, same_shape
 from ..ops import Array, Attrs, TensorType, has, operator
 from ..ops.half import arithmetic
 from ..ops.plan import Plan, known_of_weights
@@ -329,12 +330,13 @@ def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
     found = {(shape_of(c.whole)[1], c.parts) for c in cuts if c is not None}
     others = [a for a, c in zip(call.args, cuts, strict=True) if c is None]
     if len(found) != 1 or not all(
-        isinstance(a, Constant) or a.type.shape == out.type.shape for a in others
+        isinstance(a, Constant) or same_shape(a.type.shape, out.type.shape) for a in others
     ):
         return None
     # One channel that broadcasts is not the first of several.
     cut_shapes = [a.type.shape for a, c in zip(call.args, cuts, strict=True) if c is not None]
-    if any(len(s) != len(out.type.shape) or s[1] != out.type.shape[1] for s in cut_shapes):
+    shape = out.type.shape
+    if any(len(s) != len(shape) or not same_dim(s[1], shape[1]) for s in cut_shapes):
         return None
     ((channels, parts),) = found
     args: list[Value] = []

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError
-from ..ir import Dim
+from ..ir import Dim, is_const
 from ..ir import Var as Symbol
 from ..ops.plan import SHARED
 from .bind import rebuilt
@@ -76,7 +76,7 @@ def with_cache(
     steps = ids.type.shape[1]
     rows = next(iter(caches)).type.shape[2]
     assert isinstance(rows, Symbol), f"the caches of '{function.name}' have {rows} rows"
-    if not isinstance(steps, Symbol) and steps != 1:
+    if not isinstance(steps, Symbol) and not is_const(steps, 1):
         raise GraphError(
             f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
             mend="a model exported with a dynamic length of its input, or of one token",
@@ -343,7 +343,7 @@ def _in_dtype(e: Emitter, x: Var, dtype: str, source: str) -> Var:
 def _last(e: Emitter, logits: Value, steps: Dim) -> Value:
     """The logits of the last token, [1, 1, n]; some models give only these."""
     batch, rows, width = logits.type.shape
-    if rows == 1:
+    if is_const(rows, 1):
         return logits
     assert same_dim(rows, steps), f"{logits.type} is not of {steps} tokens"
     return e.emit("slice", logits, name="last", begin=(0, steps - 1, 0), step=(1, 1, 1),

@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 
-from ..ir import Buffer, Expr, IterVar, Load, PrimFunc, Reduce, Var, is_const, loads, same_expr
+from ..ir import (
+    Buffer,
+    Expr,
+    IterVar,
+    Load,
+    PrimFunc,
+    Reduce,
+    Var,
+    is_const,
+    loads,
+    same_expr,
+    same_shape,
+)
 from ..ir.nodes import Node
 from ..ir.rewrite import children
 from ..ops.elementwise import broadcast_shape
@@ -94,7 +106,7 @@ def is_elementwise(stage: ReadStage) -> bool:
     read = list(loads(stage.value))
     if not read or not all(_is_in_step(stage, load) for load in read):
         return False
-    return broadcast_shape("", [load.buffer.shape for load in read]) == stage.buffer.shape
+    return same_shape(broadcast_shape("", [load.buffer.shape for load in read]), stage.buffer.shape)
 
 
 def _asks_for_index(value: Expr) -> bool:

@@ -75,7 +75,8 @@ def _operator(stage: ReadStage, values: dict[Buffer, Value], name: str) -> Call 
             own = {axis.var: number for number, axis in enumerate(stage.axis)}
             read = [stage.axis[own[at]] for at in indices if isinstance(at, Index) and at in own]
             if is_whole(load, read):
-                axes = tuple(read.index(axis) for axis in stage.axis)
+                place = {axis: n for n, axis in enumerate(read)}
+                axes = tuple(place[axis] for axis in stage.axis)
                 return Call("transpose", (values[buffer],), {"axes": axes})
         case Reduce("+", Binary("*", Load() as a, Load() as b), (k,), identity=Const(0)) if (
             len(stage.axis) == 2 and stage.value.dtype == "float32"

@@ -9,6 +9,7 @@ from math import inf
 
 from mlc_targets import Target
 
+from ..ir import is_const, same_dim, same_shape
 from ..ir.names import Names
 from ..ops import Array, Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
@@ -209,7 +210,9 @@ class _Choice:
     def _broadcasts(self, value: Value, out: Var) -> bool:
         shape = value.type.shape
         if isinstance(value, Constant) or len(shape) == len(PLAIN):
-            return len(shape) < len(PLAIN) - 1 or shape[-3] in (1, out.type.shape[1])
+            return len(shape) < len(PLAIN) - 1 or (
+                is_const(shape[-3], 1) or same_dim(shape[-3], out.type.shape[1])
+            )
         return False
 
     def _broadcast(self, value: Value, block: int) -> Value:
@@ -221,7 +224,7 @@ class _Choice:
             if whole.shape[1] == 1:
                 return Constant(whole[..., None], value.name)
             return Constant(pack(whole, PLAIN, _blocked(block)), value.name)
-        if shape[1] == 1:
+        if is_const(shape[1], 1):
             return self.emit("reshape", (self.in_plain(value),), {"shape": (*shape, 1)}, "wider")
         return self.in_blocks(value, block)
 
@@ -262,7 +265,7 @@ class _Choice:
     def _reshape(self, out: Var, call: Call) -> bool:
         """A reshape of one pixel per image: its channels have the same order in blocks."""
         x = call.args[0]
-        if x in self.plain or x.type.shape[2:] != (1, 1):
+        if x in self.plain or not same_shape(x.type.shape[2:], (1, 1)):
             return False
         blocks = self.blocks[x][self._block(x)]
         self.plain[out] = self.emit("reshape", (blocks,), call.attrs, out.name)
@@ -305,7 +308,7 @@ class _Choice:
 
     def _transformed(self, given: Value, value: Value, source: str, to: str, name: str) -> Value:
         """`given`, which is `value` in the layout `source`, transformed to the layout `to`."""
-        if to == PLAIN and value.type.shape[2:] == (1, 1):
+        if to == PLAIN and same_shape(value.type.shape[2:], (1, 1)):
             return self.emit("reshape", (given,), {"shape": value.type.shape}, name)
         return self.emit("layout_transform", (given,), {"source": source, "to": to}, name)
 

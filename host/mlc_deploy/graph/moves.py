@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..ir import Dim, Expr
+from ..ir import Dim, Expr, same_shape
 from ..ir import Var as Symbol
 from ..ops import operator
 from ..ops.shape import inverse
@@ -58,7 +58,7 @@ def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
         return None
     (axes,) = ways
     args = [_turned_back(graph, a, axes) for a in call.args]
-    if None in args:
+    if any(a is None for a in args):
         return None
     plain = [a for a in args if a is not None]
     return _turned(graph, graph.emit(call.op, *_emitted(graph, plain), **call.attrs), axes)
@@ -161,12 +161,13 @@ def _reshape_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if operator(call.op).pattern != "elementwise":
         return None
     for arg in call.args:
-        reshape = graph.call(arg, "reshape") if arg.type.shape == out.type.shape else None
+        same = same_shape(arg.type.shape, out.type.shape)
+        reshape = graph.call(arg, "reshape") if same else None
         if reshape is None or not graph.once(arg) or not _of_anchor(graph, reshape.args[0]):
             continue
         source = reshape.args[0]
         args = [_before_reshape(graph, a, arg, source) for a in call.args]
-        if None in args:
+        if any(a is None for a in args):
             continue
         plain = [a for a in args if a is not None]
         made = graph.emit(call.op, *_emitted(graph, plain), **call.attrs)
@@ -185,7 +186,7 @@ def _of_anchor(graph: Rewriting, value: Value) -> bool:
             case "anchor":
                 return True
             case "elementwise":
-                same = [a for a in made.call.args if a.type.shape == value.type.shape]
+                same = [a for a in made.call.args if same_shape(a.type.shape, value.type.shape)]
                 value = next((a for a in same if graph.call(a, "reshape") is None), value)
                 if value in made.outputs:
                     return False
@@ -200,7 +201,7 @@ def _before_reshape(graph: Rewriting, arg: Value, like: Value, source: Value) ->
     if arg is like:
         return source, None
     reshape = graph.call(arg, "reshape")
-    if reshape is not None and reshape.args[0].type.shape == source.type.shape:
+    if reshape is not None and same_shape(reshape.args[0].type.shape, source.type.shape):
         return reshape.args[0], None
     before = reshape.args[0] if reshape else arg
     if _of_anchor(graph, before):

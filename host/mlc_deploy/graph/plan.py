@@ -15,6 +15,7 @@ from math import gcd
 
 from mlc_targets.object_format import ALIGNMENT, Space
 
+from ..ir import same_shape
 from .fuse import pattern
 from .nodes import Binding, Call, CallBranch, CallFused, CallLoop, Function, Value, Var, taken_names
 from .views import Memory, is_owned, is_view, owning, update, updated_args
@@ -280,8 +281,8 @@ def read_in_step(function: Function) -> list[int]:
                 elementwise = pattern(binding) == "elementwise" or (
                     isinstance(call, Call) and call.op == "lookup" and call.args[0] in reached
                 )
-                shapes = {v.type.shape for v in binding.outputs}
-                in_step = in_step and elementwise and shapes == {out.type.shape}
+                same = all(same_shape(v.type.shape, out.type.shape) for v in binding.outputs)
+                in_step = in_step and elementwise and same
         if in_step:
             found.append(number)
     return found

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import same_shape
 from ..ops import Array, evaluate, has, operator
 from ..ops.quantize import TOP_BIT
 from ..passes.context import optional
@@ -378,7 +379,7 @@ def _requantized(graph: Rewriting, out: Var, call: Call) -> Value | None:
                 if not np.abs(whole).max(initial=0) < 2**31:
                     return None
                 sums = graph.emit("add", sums, Constant(whole.astype(SUMS)))
-                if sums.type.shape != x.q.type.shape:
+                if not same_shape(sums.type.shape, x.q.type.shape):
                     return None
             multiplier = (x.scale / scale.reshape(())).astype(np.float32)
             zero_point = zero.reshape(())

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import GraphError
-from ..ir import Dim
+from ..ir import Dim, same_shape
 from ..ir.names import Names
 from ..ops import TensorType
 from .bind import rebuilt
@@ -192,7 +192,7 @@ def _whole(e: Emitter, value: Value, t: TensorType) -> Value:
 
 
 def _reshaped(e: Emitter, x: Value, shape: Sequence[Dim]) -> Value:
-    if tuple(shape) == x.type.shape:
+    if same_shape(shape, x.type.shape):
         return x
     return e.emit("reshape", x, name="reshape", shape=tuple(shape))
 

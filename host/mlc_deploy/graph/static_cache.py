@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import GraphError
 from ..ir import Var as Symbol
+from ..ir import is_const, same_shape
 from .bind import rebuilt
 from .decoder import POSITION, decoder_of
 from .eliminate import eliminate_dead_code
@@ -33,7 +34,7 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
     params = {p.name: p for p in function.params}
     places, tokens = params[positions], params[ids]
     steps = tokens.type.shape[1]
-    if not isinstance(steps, Symbol) and steps != 1:
+    if not isinstance(steps, Symbol) and not is_const(steps, 1):
         raise GraphError(
             f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
             mend="a program exported with a dynamic length of its input, or of one token",
@@ -53,7 +54,7 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
     e = Emitter(function)
     position = e.param(POSITION, EXTENT)
     count: Value = params[steps.name] if isinstance(steps, Symbol) else const(steps, "int64")
-    longest = dict(function.extents)[steps.name] if isinstance(steps, Symbol) else steps
+    longest = dict(function.extents)[steps.name] if isinstance(steps, Symbol) else 1
     # A loaded state may hold any number: the clamp keeps the rows inside the cache.
     room = e.emit("subtract", const(length, "int64"), count, name="room")
     kept = e.emit("minimum", position, room, name="kept")
@@ -130,7 +131,7 @@ def _refuse_other_places(
 
 def _numbers(makers: Mapping[Var, AnyCall], first: Value, places: Var) -> Value:
     """The numbers of the rows, one for each place. `first` is the first of them."""
-    while isinstance(first, Var) and first in makers and first.type.shape == ():
+    while isinstance(first, Var) and first in makers and not first.type.shape:
         (first, *_) = makers[first].args
-    one = places.type.shape == (1,) or first not in makers
+    one = same_shape(places.type.shape, (1,)) or first not in makers
     return first if one else makers[first].args[0]  # type: ignore[index]

@@ -12,6 +12,7 @@ from math import prod
 
 from mlc_targets import Target
 
+from ..ir import same_shape
 from ..ops import Array, TensorType, evaluate, infer_types, operator
 from ..ops.lookup import BYTES, ROWS, all_values
 from ..ops.strategy import plain_plan
@@ -65,7 +66,7 @@ def _source_of_call(
     for arg in call.args:
         if _is_number(graph, arg) or (call.op == "lookup" and isinstance(arg, Constant)):
             continue
-        if isinstance(arg, Constant) or arg.type.shape != out.type.shape:
+        if isinstance(arg, Constant) or not same_shape(arg.type.shape, out.type.shape):
             return None
         found.add(_source(graph, arg, known))
     return found.pop() if len(found) == 1 else None

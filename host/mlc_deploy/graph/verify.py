@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import is_
 
 from ..errors import GraphError
 from ..ir import Dim, IRModule, PrimFunc
@@ -144,7 +145,7 @@ def _check_signature(
     if not isinstance(func, PrimFunc):
         raise ValueError(f"the module has no PrimFunc '{name}'\n  in:  {line()}")
     integers = tuple(p for p in func.params if isinstance(p, Symbol))
-    last = func.params == (*func.buffers, *integers)
+    last = all(map(is_, func.params, (*func.buffers, *integers)))
     _hold(last, f"'{name}' has integer parameters before tensors; a graph passes them last", line)
     names = ", ".join(p.name for p in integers)
     what = f"'{name}' takes {'the integers ' + names if names else 'no integers'}"

@@ -20,6 +20,7 @@ from .contents import Contents, contents
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .extern import address_of, addressed, call_extern, extern_name, externs_of, is_address
 from .flat import reduced
+from .functions import function
 from .nodes import (
     BOUNDED,
     IN_PLACE,
@@ -79,9 +80,16 @@ from .rewrite import (
     walk,
     with_fields,
 )
-from .structural import same_expr, structural_equal, structural_hash
+from .structural import (
+    same_dim,
+    same_expr,
+    same_exprs,
+    same_shape,
+    structural_equal,
+    structural_hash,
+)
 
-Node.methods = Methods(script, reduced, binary, compare, cast, load)
+Node.methods = Methods(script, reduced, binary, compare, function, cast, load)
 
 __all__ = [
     "is_address",
@@ -155,7 +163,10 @@ __all__ = [
     "once",
     "rebuild",
     "replace_buffers",
+    "same_dim",
     "same_expr",
+    "same_exprs",
+    "same_shape",
     "select",
     "seq",
     "statements",

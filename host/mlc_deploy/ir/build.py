@@ -1,9 +1,11 @@
-"""Makers of expressions: they check dtypes, fold constants, and leave out x + 0, x * 1 …"""
+"""Makers of expressions: they match dtypes, fold constants, and leave out x + 0, x * 1 …"""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,14 +44,9 @@ NEGATED = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 def const(value: int | float | bool, dtype: str | None = None) -> Const:
-    """A constant; Python ints are int32 (int64 where they need it), floats float32."""
-    if dtype is None:
-        if isinstance(value, (bool, np.bool_)):
-            dtype = "bool"
-        elif isinstance(value, (int, np.integer)):
-            dtype = "int32" if -(1 << 31) <= int(value) < 1 << 31 else "int64"
-        else:
-            dtype = "float32"
+    """A constant; Python ints are int32 (int64 where they need it), floats float32. Integers wrap
+    around, as arithmetic does; `number` refuses those outside of the dtype."""
+    dtype = natural_dtype(value) if dtype is None else dtype
     kind = dtype_of(dtype)
     if kind.kind == "float":
         with np.errstate(over="ignore"):
@@ -63,59 +60,109 @@ def const(value: int | float | bool, dtype: str | None = None) -> Const:
     return Const(whole, dtype)
 
 
+def number(value: int | float | bool, dtype: str | None = None) -> Const:
+    """A constant that a program names. Raises ValueError for a number that the dtype has not."""
+    made = const(value, dtype)
+    kind = dtype_of(made.dtype)
+    if kind.is_integer and made.value != value:
+        low, high = value_range(made.dtype)
+        raise ValueError(
+            f"{value} is no {kind.scalar}: those go from {low} to {high}\n"
+            "  try: a wider dtype, or .astype on an expression"
+        )
+    return made
+
+
+def natural_dtype(value: object) -> str:
+    """The dtype of a number that stands alone: int32, int64 where it needs that; float32."""
+    if isinstance(value, (bool, np.bool_)):
+        return "bool"
+    if isinstance(value, (int, np.integer)):
+        return "int32" if -(1 << 31) <= int(value) < 1 << 31 else "int64"
+    if isinstance(value, (float, np.floating)):
+        return "float32"
+    raise TypeError(f"no expression or number but {type(value).__name__}: {value!r}")
+
+
 def expr(value: ExprLike, dtype: str | None = None) -> Expr:
     """An expression from a Python number; expressions pass as they are."""
     if isinstance(value, Expr):
         return value
     if isinstance(value, IterVar):
         return value.as_expr()
-    if not isinstance(value, (int, float, bool, np.number, np.bool_)):
-        raise TypeError(f"no expression or number but {type(value).__name__}: {value!r}")
-    return const(value, dtype)
+    own = natural_dtype(value)
+    given: Any = value
+    return const(given, own if dtype is None else dtype)
 
 
-def is_const(e: Expr, value: int | float | bool) -> bool:
-    return isinstance(e, Const) and e.value == value
+def is_const(e: Dim, value: int | float | bool) -> bool:
+    """Whether an expression or a dimension is this number."""
+    return (isinstance(e, Const) and e.value == value) if isinstance(e, Expr) else e == value
 
 
-def promoted(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
-    """Both sides in one dtype. A Python number takes the other side's; int32 widens to int64;
-    a scalar is broadcast to a vector's lanes. Other mixtures raise TypeError."""
+def promoted(a: ExprLike, b: ExprLike, op: str = "select") -> tuple[Expr, Expr]:
+    """Both sides of `a op b` in one dtype, as TVM has it: a scalar is broadcast to a vector's
+    lanes, the dtype is that of `common`. A Python number is an int32, or an int64 where it needs
+    that, so that `x + 1` of an int8 is an int32. It takes the dtype of an expression that holds it
+    where this is a float, or where the result is the same number in a wider dtype."""
     if not isinstance(a, Arithmetic):
-        b = expr(b)
-        a = const(a, dtype_for_number(a, b.dtype))
+        y = expr(b)
+        x: Expr = _beside(a, y.dtype, op)
     elif not isinstance(b, Arithmetic):
-        a = expr(a)
-        b = const(b, dtype_for_number(b, a.dtype))
-    left, right = expr(a), expr(b)
-    if left.dtype == right.dtype:
-        return left, right
-    x, y = dtype_of(left.dtype), dtype_of(right.dtype)
-    if x.lanes != y.lanes:
-        if x.lanes == 1:
-            return promoted(broadcast(left, y.lanes), right)
-        if y.lanes == 1:
-            return promoted(left, broadcast(right, x.lanes))
-    elif {x.scalar, y.scalar} == {"int32", "int64"}:
-        return cast("int64", left), cast("int64", right)
-    raise TypeError(
-        f"'{left}' is {left.dtype} and '{right}' is {right.dtype}\n"
-        f'  try: .astype("{left.dtype}") on one of them'
-    )
-
-
-def dtype_for_number(value: object, other: str) -> str:
-    """The dtype a Python number takes beside an expression of dtype `other`."""
-    kind = dtype_of(other)
-    if (
-        kind.is_integer
-        and isinstance(value, (float, np.floating))
-        and not float(value).is_integer()
-    ):
+        x = expr(a)
+        y = _beside(b, x.dtype, op)
+    else:
+        x, y = expr(a), expr(b)
+    if x.dtype == y.dtype:
+        return x, y
+    one, other = dtype_of(x.dtype), dtype_of(y.dtype)
+    if one.lanes != other.lanes:
+        if one.lanes == 1:
+            return promoted(broadcast(x, other.lanes), y, op)
+        if other.lanes == 1:
+            return promoted(x, broadcast(y, one.lanes), op)
         raise TypeError(
-            f"{value} beside an expression of {other}\n  try: .astype on the expression"
+            f"'{x}' has {one.lanes} lanes and '{y}' {other.lanes}\n  try: vectors of one length"
         )
-    return kind.scalar if kind.kind != "bool" or isinstance(value, (bool, np.bool_)) else INDEX
+    dtype = common(one.scalar, other.scalar)
+    return cast(dtype, x), cast(dtype, y)
+
+
+@cache
+def common(a: str, b: str) -> str:
+    """The dtype of `x + y` for scalars of two dtypes: the float, the wider of two floats or of two
+    integers, the unsigned one of two integers of one width."""
+    x, y = dtype_of(a), dtype_of(b)
+    if (x.kind == "float") != (y.kind == "float"):
+        return a if x.kind == "float" else b
+    wide = {"bool": 1}
+    if (rank := wide.get(x.kind, x.bits)) != (other := wide.get(y.kind, y.bits)):
+        return a if rank > other else b
+    return a if x.kind == "uint" else b
+
+
+# Operators whose integer results may be outside of the dtype of both sides.
+GROWING = frozenset(("+", "-", "*", "<<", "//", "tdiv"))
+
+
+def _beside(value: Any, dtype: str, op: str) -> Const:
+    """A Python number beside an expression of `dtype`."""
+    own, kind = natural_dtype(value), dtype_of(dtype)
+    if own == "bool" or kind.kind == "bool":
+        return number(value, own)
+    if kind.kind == "float":
+        fits = not math.isfinite(value) or abs(value) <= value_range(kind.scalar)[1]
+        single = abs(value) <= value_range("float32")[1]
+        return number(value, kind.scalar if fits else "float32" if single else "float64")
+    if own == "float32":
+        return number(value, own)
+    low, high = value_range(kind.scalar)
+    if op not in GROWING and low <= value <= high:
+        return number(value, kind.scalar)
+    if kind.kind == "uint" and kind.bits >= 32:
+        wide = kind.bits == 64 or value < 0
+        return number(value, kind.scalar if wide or own == "int32" else own)
+    return number(value, common(own, kind.scalar))
 
 
 def _left(a: int, by: int) -> int:
@@ -166,13 +213,13 @@ def _fold_floats(op: str, a: float, b: float, dtype: str) -> Const:
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """`a op b`, folded. Raises TypeError for mixed dtypes and for an integer `/`."""
+    """`a op b`, folded. Raises TypeError for an operator that the dtype has not."""
     if op in ("and", "or"):
         return _logical(op, expr(a), expr(b))
     if isinstance(a, Expr) and isinstance(b, Expr) and a.dtype == b.dtype:
         x, y = a, b
     else:
-        x, y = promoted(a, b)
+        x, y = promoted(a, b, op)
     kind = require_operator(op, x, y)
     if isinstance(x, Const) and isinstance(y, Const):
         if kind.kind == "float":
@@ -259,7 +306,10 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    x, y = promoted(a, b)
+    """`a op b`, folded. Raises TypeError where one of them is no expression or number."""
+    x, y = promoted(a, b, op)
+    if x is y and dtype_of(x.dtype).kind != "float" and dtype_of(x.dtype).lanes == 1:
+        return TRUE if FOLD[op](0, 0) else FALSE
     if isinstance(x, Const) and isinstance(y, Const):
         return TRUE if FOLD[op](x.value, y.value) else FALSE
     return Compare(op, x, y, with_lanes("bool", dtype_of(x.dtype).lanes))

@@ -67,8 +67,15 @@ def run(
     for param, given in zip(func.params, args, strict=True):
         if isinstance(param, Var):
             scalars[param] = int(given)
-        else:
-            arrays[param] = _argument(param, np.asarray(given), scalars)
+    arguments = {p: np.asarray(a) for p, a in zip(func.params, args, strict=True)}
+    for param, array in arguments.items():  # a shape may be of what a later argument gives
+        if isinstance(param, Buffer) and len(param.shape) == array.ndim:
+            for extent, actual in zip(param.shape, array.shape, strict=True):
+                if isinstance(extent, Var):
+                    scalars.setdefault(extent, actual)
+    for param, array in arguments.items():
+        if isinstance(param, Buffer):
+            arrays[param] = _argument(param, array, scalars)
     program = _Program(func, scalars, externs)
     for buffer in program.allocs:
         shape = tuple(_value(extent, scalars) for extent in buffer.shape)
@@ -100,10 +107,6 @@ def _poison(dtype: str) -> Any:
 def _argument(param: Buffer, given: Array, scalars: dict[Var, int]) -> Array:
     if given.dtype != numpy_dtype(param.dtype):
         raise ValueError(f"'{param.name}' is {param.dtype}, given {given.dtype}")
-    if len(param.shape) == given.ndim:
-        for extent, actual in zip(param.shape, given.shape, strict=True):
-            if isinstance(extent, Var):
-                scalars.setdefault(extent, actual)
     shape = tuple(_value(extent, scalars) for extent in param.shape)
     if math.prod(shape) != given.size or (given.ndim == len(shape) and given.shape != shape):
         raise ValueError(f"'{param.name}' has shape {shape}, given {given.shape}")
@@ -389,7 +392,7 @@ INTRINSICS: dict[str, Any] = {
     "sqrt_": np.sqrt,
     "floor_": np.floor,
     "ceil_": np.ceil,
-    "round_": np.rint,
+    "nearbyint_": np.rint,
     "trunc_": np.trunc,
     "pow_": lambda x, y: np.power(np.float64(x), np.float64(y)),
     "fmod_": np.fmod,

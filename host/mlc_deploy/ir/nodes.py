@@ -68,6 +68,7 @@ class Methods:
     reduced: Callable[[Expr], tuple[Any, ...]]
     binary: Callable[[str, ExprLike, ExprLike], Expr]
     compare: Callable[[str, ExprLike, ExprLike], Expr]
+    function: Callable[..., Expr]
     cast: Callable[[str, ExprLike], Expr]
     load: Callable[[Buffer, Sequence[ExprLike]], Expr]
 
@@ -91,29 +92,60 @@ class Node:
 
 
 class Arithmetic(Node):
-    """Operators that make expressions; they fold constants (the functions stand in build.py)."""
+    """Operators that make expressions; they fold constants (the functions stand in build.py).
+
+    Every operator of Python makes an expression here, `==` and `!=` too, or is refused: the truth
+    of an expression is not known, so `and`, `or`, `not`, `in` and `if` have no answer. `same_as` is
+    identity, `same_expr` and `structural_equal` (structural.py) compare what is written. Sets and
+    dicts hold nodes by identity.
+    """
 
     __slots__ = ()
+    __array_ufunc__ = None  # a number of numpy leaves its operators to the expression
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        if other is None:  # no value, so no comparison: it is another object
+            return NotImplemented
+        return self.methods.compare("==", self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        if other is None:
+            return NotImplemented
+        return self.methods.compare("!=", self, other)  # type: ignore[arg-type]
+
+    def same_as(self, other: object) -> bool:
+        """Whether it is the same node."""
+        return self is other
 
     def __add__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("+", self, other)
 
     def __radd__(self, other: ExprLike) -> Expr:
         return self.methods.binary("+", other, self)
 
     def __sub__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("-", self, other)
 
     def __rsub__(self, other: ExprLike) -> Expr:
         return self.methods.binary("-", other, self)
 
     def __mul__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("*", self, other)
 
     def __rmul__(self, other: ExprLike) -> Expr:
         return self.methods.binary("*", other, self)
 
     def __truediv__(self, other: ExprLike) -> Expr:
+        if isinstance(other, Buffer):  # tensors have operators of their own
+            return NotImplemented
         return self.methods.binary("/", self, other)
 
     def __rtruediv__(self, other: ExprLike) -> Expr:
@@ -131,23 +163,62 @@ class Arithmetic(Node):
     def __rmod__(self, other: ExprLike) -> Expr:
         return self.methods.binary("%", other, self)
 
+    def __divmod__(self, other: ExprLike) -> tuple[Expr, Expr]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: ExprLike) -> tuple[Expr, Expr]:
+        return other // self, other % self
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return self.methods.function("pow", self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return self.methods.function("pow", other, self)
+
     def __and__(self, other: ExprLike) -> Expr:
         return self.methods.binary("&", self, other)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("&", other, self)
 
     def __or__(self, other: ExprLike) -> Expr:
         return self.methods.binary("|", self, other)
 
+    def __ror__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("|", other, self)
+
     def __xor__(self, other: ExprLike) -> Expr:
         return self.methods.binary("^", self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("^", other, self)
 
     def __lshift__(self, other: ExprLike) -> Expr:
         return self.methods.binary("<<", self, other)
 
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return self.methods.binary("<<", other, self)
+
     def __rshift__(self, other: ExprLike) -> Expr:
         return self.methods.binary(">>", self, other)
 
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return self.methods.binary(">>", other, self)
+
     def __neg__(self) -> Expr:
-        return self.methods.binary("-", 0, self)
+        return self.methods.function("-", self)
+
+    def __pos__(self) -> Expr:
+        return self.methods.function("+", self)
+
+    def __invert__(self) -> Expr:
+        return self.methods.function("~", self)
+
+    def __abs__(self) -> Expr:
+        return self.methods.function("abs", self)
+
+    def __round__(self, digits: None = None) -> Expr:
+        return self.methods.function("round", self, digits)
 
     def __lt__(self, other: ExprLike) -> Expr:
         return self.methods.compare("<", self, other)
@@ -162,17 +233,25 @@ class Arithmetic(Node):
         return self.methods.compare(">=", self, other)
 
     def equal(self, other: ExprLike) -> Expr:
-        """`==` as an expression (Python's `==` on nodes is identity)."""
+        """`self == other`."""
         return self.methods.compare("==", self, other)
 
     def astype(self, dtype: str) -> Expr:
         return self.methods.cast(dtype, self)
 
+    def __bool__(self) -> bool:
+        raise UnknownValue(
+            f"the truth of '{self}' is not known while the program is being built\n"
+            "  try: te.if_then_else(condition, a, b) instead of 'if'; te.all(a, b), te.any(a, b)"
+            " and te.not_(a) instead of 'and', 'or' and 'not'; a.same_as(b) for the same object",
+            self,
+        )
+
 
 class UnknownValue(TypeError):
     """A number or truth value was asked of an expression, `of`, that has none yet."""
 
-    def __init__(self, text: str, of: Expr | None = None) -> None:
+    def __init__(self, text: str, of: Arithmetic | None = None) -> None:
         super().__init__(text)
         self.of = of
 
@@ -193,13 +272,6 @@ class Expr(Arithmetic):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.methods.reduced(self)
-
-    def __bool__(self) -> bool:
-        raise UnknownValue(
-            f"the value of '{self}' is not known while the program is being built\n"
-            "  try: te.if_then_else(condition, a, b) or te.select instead of 'if', 'and', 'or'",
-            self,
-        )
 
     if not TYPE_CHECKING:  # an expression is not an integer; int() and float() ask for this, too
 
@@ -295,14 +367,29 @@ class Call(Expr):
     dtype: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Combiner:
+    """A step of reductions that go together: of the values so far, `left`, and the values of one
+    iteration, `right`, `results` makes the next values."""
+
+    left: tuple[Var, ...]
+    right: tuple[Var, ...]
+    results: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        names = [v.name for v in (*self.left, *self.right)]
+        return f"lambda {', '.join(names)}: ({', '.join(map(str, self.results))})"
+
+
 @node
 class Reduce(Expr):
     """A reduction, at the top of a tensor expression only: TE lowers it to a block with init.
 
-    `combine` is "+", "min" or "max" (an operator of Binary); `identity` its neutral element.
+    `combine` is "+", "*", "min" or "max" (an operator of Binary), or a Combiner; `identity` its
+    neutral element.
     """
 
-    combine: str
+    combine: str | Combiner
     value: Expr
     axes: tuple[IterVar, ...]
     condition: Expr
@@ -552,6 +639,9 @@ class IRModule(Node):
         return IRModule({func.name: func})
 
     def __getitem__(self, name: str) -> Any:
+        """The function of a name; "main" is also the name of a module's only function."""
+        if name == "main" and name not in self.functions and len(self.functions) == 1:
+            return next(iter(self.functions.values()))
         return self.functions[name]
 
     def __iter__(self) -> Iterator[str]:

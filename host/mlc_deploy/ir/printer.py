@@ -77,7 +77,7 @@ ATOM = 20
 # Float intrinsics with the dtype of their arguments, and the number of arguments: T has a function
 # for each.
 FLOAT_CALLS = dict.fromkeys(
-    "abs ceil cos erf exp expm1 floor gelu log log1p round sigmoid silu sin".split()
+    "abs ceil cos erf exp expm1 floor gelu log log1p nearbyint sigmoid silu sin".split()
     + "sqrt tan tanh trunc".split(),
     1,
 ) | {"fma": 3, "fmod": 2, "pow": 2}
@@ -138,6 +138,8 @@ def literal(value: Any) -> str:
             return f'float("{value}")'
         case Const():
             return f"T.{value.dtype}({_number(value)})"
+        case Buffer():
+            return literal(value.name)
         case list():
             return f"[{', '.join(map(literal, value))}]"
         case tuple():
@@ -145,6 +147,16 @@ def literal(value: Any) -> str:
         case Mapping():
             return f"{{{', '.join(f'{literal(k)}: {literal(v)}' for k, v in value.items())}}}"
     return repr(value.item() if hasattr(value, "item") else value)
+
+
+class _Text:
+    """A part of an annotation that is no Python value, as its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _annotations(annotations: Mapping[str, Any]) -> str:
@@ -379,8 +391,23 @@ class _Printer:
             case _:
                 raise TypeError(f"cannot print {type(s).__name__}")
 
+    def annotations(self, annotations: Mapping[str, Any]) -> str:
+        """Annotations in which buffers stand by the names that they have here."""
+
+        def named(value: Any) -> Any:
+            match value:
+                case Buffer() if value in self.names:
+                    return _Text(self.names[value])
+                case list() | tuple():
+                    return type(value)(map(named, value))
+                case Mapping():
+                    return {k: named(v) for k, v in value.items()}
+            return value
+
+        return _annotations(named(annotations))
+
     def loop_header(self, s: For) -> str:
-        notes = f", annotations={_annotations(s.annotations)}" if s.annotations else ""
+        notes = f", annotations={self.annotations(s.annotations)}" if s.annotations else ""
         notes += f', dtype="{s.var.dtype}"' if s.var.dtype != s.extent.dtype else ""
         kind = f"T.{s.kind}" if notes or s.kind != "serial" else "range"
         extent = self.expr(s.extent)
@@ -422,7 +449,7 @@ class _Printer:
         yield f"T.reads({', '.join(self.region(r) for r in b.reads)})"
         yield f"T.writes({', '.join(self.region(r) for r in b.writes)})"
         if b.annotations:
-            yield f"T.block_attr({_annotations(b.annotations)})"
+            yield f"T.block_attr({self.annotations(b.annotations)})"
         if b.init is not None:
             yield "with T.init():"
             yield from self.indented(b.init)

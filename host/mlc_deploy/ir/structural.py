@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from .nodes import (
     Block,
     Buffer,
     Const,
+    Dim,
     Expr,
     For,
     IRModule,
@@ -114,6 +116,23 @@ def structural_hash(n: Node) -> str:
 def same_expr(a: Expr, b: Expr) -> bool:
     """The same expression over the same variables and buffers."""
     return a is b or (a.dtype == b.dtype and content(a) == content(b))
+
+
+def same_exprs(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
+    """The same expressions, one by one."""
+    return len(some) == len(others) and all(map(same_expr, some, others))
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    """The same number, or the same expression over the same variables."""
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        return same_expr(a, b)
+    return not isinstance(a, Expr) and not isinstance(b, Expr) and a == b
+
+
+def same_shape(some: Sequence[Dim], others: Sequence[Dim]) -> bool:
+    """The same dimensions, one by one."""
+    return len(some) == len(others) and all(map(same_dim, some, others))
 
 
 def content(e: Expr) -> bytes:

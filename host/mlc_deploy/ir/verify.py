@@ -8,6 +8,7 @@ from .dtypes import dtype_of
 from .nodes import (
     Binary,
     Block,
+    Buffer,
     Compare,
     Expr,
     For,
@@ -16,6 +17,7 @@ from .nodes import (
     Load,
     Node,
     PrimFunc,
+    Region,
     Store,
     Var,
 )
@@ -47,6 +49,10 @@ def _defects(func: PrimFunc) -> list[str]:
     blocks: set[str] = set()
     scope: frozenset[Var] = frozenset()
     seen: set[Node] = set()  # the expressions that were looked at in this scope
+    given: set[Buffer] = {
+        *func.buffers,
+        *(b for n in statements(func.body) if isinstance(n, Block) for b in n.allocs),
+    }
     scheduled = any(isinstance(n, Block) and n.iters for n in statements(func.body))
 
     def visit(n: Node, bound: frozenset[Var]) -> None:
@@ -70,7 +76,10 @@ def _defects(func: PrimFunc) -> list[str]:
                 return
             case IterVar():
                 return
+            case Region(buffer):
+                declared(buffer)
             case Store(buffer, indices, value):
+                declared(buffer)
                 if len(indices) != buffer.ndim:
                     found.append(
                         f"store to '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
@@ -79,6 +88,11 @@ def _defects(func: PrimFunc) -> list[str]:
                     found.append(f"store of {value.dtype} to '{buffer.name}' of {buffer.dtype}")
         for child in children(n):
             visit(child, bound)
+
+    def declared(buffer: Buffer) -> None:
+        if buffer not in given:
+            given.add(buffer)  # told once
+            found.append(f"buffer '{buffer.name}' is neither a parameter nor allocated")
 
     def expression(e: Expr, bound: frozenset[Var]) -> None:
         nonlocal scope, seen
@@ -89,6 +103,7 @@ def _defects(func: PrimFunc) -> list[str]:
                 if n not in bound:
                     found.append(f"variable '{n.name}' is used outside its loop")
             elif isinstance(n, Load):
+                declared(n.buffer)
                 if len(n.indices) != n.buffer.ndim:
                     found.append(
                         f"load of '{n.buffer.name}' has {len(n.indices)} indices of {n.buffer.ndim}"

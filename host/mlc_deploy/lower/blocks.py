@@ -14,6 +14,7 @@ from ..ir import (
     Stmt,
     Var,
     all_of,
+    loads,
     rebuild,
     seq,
     substitute,
@@ -21,7 +22,7 @@ from ..ir import (
     walk,
     with_fields,
 )
-from ..ir.build import compare, is_const, is_root
+from ..ir.build import compare, conjuncts, is_const, is_root
 from ..ir.nodes import TRUE
 from ..ir.reductions import inits_of_none
 from ..passes.context import required
@@ -66,7 +67,13 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
             init = substitute(visit(m.init), values)
             start = all_of(*begins)
             body = seq([init if is_const(start, True) else If(start, init), body])
-        return body if is_const(m.predicate, True) else If(m.predicate, body)
+        parts = conjuncts(m.predicate)
+        reading = {c for c in parts if any(True for _ in loads(c))}
+        if not reading:
+            return body if is_const(m.predicate, True) else If(m.predicate, body)
+        body = If(all_of(*(c for c in parts if c in reading)), body)
+        plain = all_of(*(c for c in parts if c not in reading))  # it says where they may read
+        return body if is_const(plain, True) else If(plain, body)
 
     body = visit(func.body)
     root = Block("root", (), (), (), body, None, TRUE, tuple(allocs))

@@ -82,6 +82,10 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
                 small, box = shrunk[buffer]
                 moved = tuple(map(_less, map(visit, indices), (low for low, _ in box)))
                 return Store(small, moved, visit(value))
+            case Region(buffer, minimum, extent) if buffer in shrunk:  # what a block says of it
+                small, box = shrunk[buffer]
+                moved = tuple(map(_less, map(visit, minimum), (low for low, _ in box)))
+                return Region(small, moved, tuple(map(visit, extent)))
         return rebuild(m, visit)
 
     allocs = tuple(shrunk[b][0] for b in root.allocs if b in shrunk)

@@ -31,6 +31,7 @@ from ..ir import (
     expr,
     is_const,
     replace_buffers,
+    same_shape,
     seq,
     symbols_of,
     with_fields,
@@ -64,7 +65,7 @@ def bind_dimensions(func: PrimFunc) -> PrimFunc:
                 named = Var(names.fresh(f"{buffer.name}_dim{len(shape)}"), pitch.dtype)
                 wrong.append(compare("!=", named, pitch))
             shape.append(named)
-        if tuple(shape) != buffer.shape or buffer.strides is not None:
+        if not same_shape(shape, buffer.shape) or buffer.strides is not None:
             moved[buffer] = buffer.replace(shape=tuple(shape), strides=None)
     params = tuple(moved.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
     _require_told(func, params)

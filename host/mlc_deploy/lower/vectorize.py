@@ -247,7 +247,9 @@ def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
     def visit(m: Any) -> Any:
         nonlocal period
         match m:
-            case Binary("%", v.var, Const(by)) if v.count % int(by) == 0 and period in (0, by):
+            case Binary("%", a, Const(by)) if (
+                a is v.var and v.count % int(by) == 0 and period in (0, by)
+            ):
                 period = int(by)
                 return place
         return rebuild(m, visit)
@@ -265,9 +267,9 @@ def _moved(atom: Atom, var: Var) -> Linear | None:
     factor."""
     if atom is var:
         return Linear(1, {})
-    if isinstance(atom, Product) and var in atom.factors:
-        others = list(atom.factors)
-        others.remove(var)
+    if isinstance(atom, Product) and any(f is var for f in atom.factors):
+        at = next(n for n, f in enumerate(atom.factors) if f is var)
+        others = [*atom.factors[:at], *atom.factors[at + 1 :]]
         return Linear(0, {others[0] if len(others) == 1 else Product(tuple(others)): 1})
     return None
 

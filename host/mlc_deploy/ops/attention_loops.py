@@ -30,6 +30,7 @@ from ..ir import (
     const,
     dtype_of,
     expr,
+    is_const,
     load,
     seq,
     with_lanes,
@@ -127,7 +128,7 @@ class _Loops:
         self.before: Dim = n.length - n.count  # keys before the first query's own
         known = isinstance(n.length, int)
         # Whether every tile is full, and all queries see all its keys.
-        whole = known and n.length % tile.long == 0
+        whole = known and is_const(n.length % tile.long, 0)
         self.full = whole and not (self.bounded or self.window)
         self.looks = bool(self.bias) and (counted(n.length) >= LONG_ENOUGH if known else not alone)
 

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr, dtype_of
+from ..ir import Expr, dtype_of, same_shape
 from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded
@@ -142,7 +142,7 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
 
     else:
         fits = w.ndim == 3 and scale.ndim == 2 and all(map(same_extent, w.shape, scale.shape))
-        fits = fits and all(z.shape == scale.shape for z in more)
+        fits = fits and all(same_shape(z.shape, scale.shape) for z in more)
         require(fits and isinstance(w.shape[2], int), f"{op}: {listed}")
         columns, blocks, stored = w.shape
         size = stored * 8 // bits
@@ -218,7 +218,7 @@ def _compute_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     factor = te.compute((rows,), lambda i: 1 / scale[i, 0], name="factor")
 
     def rounded_element(i: Expr, j: Expr) -> Expr:
-        return saturated(te.round(x[i, j] * factor[i]), "int8")
+        return saturated(te.nearbyint(x[i, j] * factor[i]), "int8")
 
     return [te.compute(x.shape, rounded_element, name="quantize_rows"), scale]
 

@@ -13,7 +13,7 @@ from functools import partial, reduce
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, For, Let, Stmt, Var, const, expr, not_, seq
+from ..ir import Dim, Expr, For, Let, Stmt, Var, const, expr, is_const, not_, seq
 from ..te import Tensor
 from .heap import Heap, first_by
 from .loops import each, levels_of, nest, number, put, where
@@ -171,7 +171,7 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
     order of their scores: often the best few are enough.
     """
     boxes, scores, *_ = inputs
-    fits = boxes.ndim == 3 and scores.ndim == 3 and boxes.shape[2] == 4
+    fits = boxes.ndim == 3 and scores.ndim == 3 and is_const(boxes.shape[2], 4)
     require(fits, f"suppress: boxes {list(boxes.shape)}, scores {list(scores.shape)}")
     extent = scores.shape[2]
 

@@ -16,7 +16,18 @@ import numpy as np
 
 from .. import te
 from ..arith import linear
-from ..ir import Dim, Expr, Var, const, dtype_of, free_vars, numbers, same_expr
+from ..ir import (
+    Dim,
+    Expr,
+    Var,
+    const,
+    dtype_of,
+    free_vars,
+    is_const,
+    numbers,
+    same_dim,
+    same_expr,
+)
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
 from .reference import by_elements
@@ -57,9 +68,9 @@ class Elementwise:
 
 
 def same_extent(a: Dim, b: Dim) -> bool:
-    if isinstance(a, int) or isinstance(b, int):
-        return a is b or a == b
-    return same_expr(a, b) or linear(a, {}) == linear(b, {})
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        return same_expr(a, b) or linear(a, {}) == linear(b, {})
+    return same_dim(a, b)
 
 
 class UnlikeExtents(ValueError):
@@ -81,9 +92,9 @@ def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ..
     result: list[Dim] = [1] * rank
     for shape in shapes:
         for axis, extent in enumerate(shape, rank - len(shape)):
-            if isinstance(result[axis], int) and result[axis] == 1:
+            if is_const(result[axis], 1):
                 result[axis] = extent
-            elif not (isinstance(extent, int) and extent == 1):
+            elif not is_const(extent, 1):
                 if not same_extent(result[axis], extent):
                     what = f"{op}: the shapes {_listed(shapes)} do not broadcast"
                     raise UnlikeExtents(what, result[axis], extent)
@@ -113,8 +124,8 @@ HALF_MISH, MISH = 5, 20
 
 def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
     """A bound that is NaN is none, as in onnxruntime."""
-    low = x if min is None or math.isnan(min) else te.maximum(x, min)
-    return low if max is None or math.isnan(max) else te.minimum(low, max)
+    low = x if min is None or math.isnan(min) else te.maximum(x, const(min, x.dtype))
+    return low if max is None or math.isnan(max) else te.minimum(low, const(max, x.dtype))
 
 
 def _clip_array(x: Array, min: float | None = None, max: float | None = None) -> Array:
@@ -275,7 +286,7 @@ TABLE = (
     Elementwise("tan", FLOAT, te.tan, np.tan),
     Elementwise("floor", FLOAT, te.floor, np.floor, traits=ONCE),
     Elementwise("ceil", FLOAT, te.ceil, np.ceil, traits=ONCE),
-    Elementwise("round", FLOAT, te.round, np.round, traits=ONCE),
+    Elementwise("round", FLOAT, te.nearbyint, np.round, traits=ONCE),
     Elementwise("reciprocal", FLOAT, lambda x: 1 / x, lambda x: 1 / x),
     Elementwise("abs", NUMBER, te.abs, np.abs, traits=(*TAME, *ONCE, *POSITIVE)),
     Elementwise("negative", SIGNED, lambda x: -x, np.negative, traits=(*TAME, *TWICE)),

@@ -70,7 +70,7 @@ def tile_sum(
     spatial, (total,) = whole.op.axis, whole.op.body
     assert isinstance(total, Reduce)
     extents = [_extent(a) for a in total.axes]
-    at = None if long is None else total.axes.index(long)
+    at = None if long is None else [a is long for a in total.axes].index(True)
     sizes = part_sizes(total.dtype, extents, at)
     cut = [n for n, size in enumerate(sizes) if size < extents[n]]
     if not cut:

@@ -21,7 +21,21 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Call, Evaluate, Expr, If, Let, Stmt, Var, const, dtype_of, expr, not_, seq
+from ..ir import (
+    Call,
+    Evaluate,
+    Expr,
+    If,
+    Let,
+    Stmt,
+    Var,
+    const,
+    dtype_of,
+    expr,
+    is_const,
+    not_,
+    seq,
+)
 from ..te import Tensor
 from .loops import nest, put
 from .registry import Array, Attrs, Operator, register, require
@@ -107,7 +121,7 @@ def _compute_check_indices(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[T
     extents = attrs["extents"]
     require(dtype_of(indices.dtype).is_integer, f"check_indices: of {indices.dtype}")
     tuples = len(extents) > 1
-    fits = not tuples or (indices.ndim > 0 and indices.shape[-1] == len(extents))
+    fits = not tuples or (indices.ndim > 0 and is_const(indices.shape[-1], len(extents)))
     require(fits, f"check_indices: {len(extents)} extents for {list(indices.shape)}")
     shape = indices.shape[:-1] if tuples else indices.shape
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import te
-from ..ir import Expr
+from ..ir import Expr, same_shape
 from ..te import Tensor
 from .registry import Array, Attrs, Operator, register, require
 
@@ -33,7 +33,7 @@ def place(q: Expr) -> Expr:
 def _compute_lookup(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     q, table = inputs
     require(q.dtype in BYTES, f"lookup: does not take {q.dtype}")
-    is_table = table.dtype in BYTES and tuple(table.shape) == (VALUES,)
+    is_table = table.dtype in BYTES and same_shape(table.shape, (VALUES,))
     require(is_table, f"lookup: {table.dtype} {list(table.shape)} is not a table of 8-bit numbers")
     return [te.compute(q.shape, lambda *i: table[place(q[i])], name="lookup")]
 

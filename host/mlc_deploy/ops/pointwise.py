@@ -47,7 +47,8 @@ BINARIES: Mapping[str, Callable[[Any, Any], Any]] = {
     **{op: INTRINSICS[f"{op}_"] for op in ("min", "max", "tdiv", "tmod")},
 }  # fmt: skip
 FUNCTIONS = (
-    "exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil round trunc".split()
+    "exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu sqrt floor ceil nearbyint"
+    " trunc".split()
 )
 CALLS: Mapping[str, tuple[int, Callable[..., Any]]] = {  # how many arguments each takes
     "if_then_else": (3, INTRINSICS["select_"]),

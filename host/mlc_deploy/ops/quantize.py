@@ -79,7 +79,8 @@ def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
     def element(*i: Expr) -> Expr:
         # The quotient is rounded in the scale's dtype; the zero point is added where it is exact.
-        quotient = te.round(x[i].astype(scale.dtype) / element_at(scale, i)).astype(_whole(scale))
+        rounded = te.nearbyint(x[i].astype(scale.dtype) / element_at(scale, i))
+        quotient = rounded.astype(_whole(scale))
         moved = quotient + element_at(zero, i).astype(quotient.dtype)
         if dtype_of(x.dtype).kind == "float":
             moved = number_or(moved, value_range(zero.dtype)[0])
@@ -124,7 +125,7 @@ def _compute_requantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
     require(zero.dtype in STORED, f"requantize: does not give {zero.dtype}")
 
     def element(*i: Expr) -> Expr:
-        scaled = te.round(sums[i].astype("float32") * element_at(multiplier, i))
+        scaled = te.nearbyint(sums[i].astype("float32") * element_at(multiplier, i))
         return saturated(scaled + element_at(zero, i).astype("float32"), zero.dtype)
 
     return [te.compute(sums.shape, element, name="requantize")]

@@ -110,12 +110,28 @@ class Operator:
     multiplies: Callable[[Sequence[TensorType], Attrs, TensorType], int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+def _one_dim(a: Dim, b: Dim) -> bool:
+    return a is b or (not isinstance(a, Expr) and not isinstance(b, Expr) and a == b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorType:
-    """The type of a value, known before a run."""
+    """The type of a value, known before a run. Open dimensions of equal types are one expression;
+    `same_type` (graph/dims.py) also compares what they say."""
 
     shape: tuple[Dim, ...]
     dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TensorType)
+            and self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(map(_one_dim, self.shape, other.shape))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
 
     @property
     def sizes(self) -> tuple[int, ...]:

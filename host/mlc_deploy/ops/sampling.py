@@ -35,7 +35,7 @@ FAR = -4.0  # a place whose taps are all below 0
 
 class _Expressions:
     floor = staticmethod(te.floor)
-    round = staticmethod(te.round)
+    round = staticmethod(te.nearbyint)
     fmod = staticmethod(te.fmod)
     abs = staticmethod(te.abs)
     where = staticmethod(te.select)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, ExprLike, const, expr
+from ..ir import Dim, Expr, ExprLike, const, expr, is_const
 from ..te import Tensor
 from .elementwise import UnlikeExtents, broadcast_shape, element_at, same_extent
 from .indices import from_front, inside, inside_array
@@ -48,9 +48,10 @@ def _compute_reshape(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
     """attrs: shape."""
     (x,) = inputs
     shape = attrs["shape"]
-    known = [e for e in (*x.shape, *shape) if isinstance(e, int)]
-    if len(known) == x.ndim + len(shape):
-        fits = math.prod(x.shape) == math.prod(shape)
+    before = [e for e in x.shape if isinstance(e, int)]
+    after = [e for e in shape if isinstance(e, int)]
+    if len(before) + len(after) == x.ndim + len(shape):
+        fits = math.prod(before) == math.prod(after)
         require(fits, f"reshape: {list(x.shape)} does not have as many elements as {list(shape)}")
     return [
         te.compute(
@@ -198,7 +199,7 @@ def _compute_slice(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     require(len(begin) == len(step) == len(shape) == x.ndim, "slice: one begin per dimension")
     for b, s, n, extent in zip(begin, step, shape, x.shape, strict=True):
         inside = (
-            n == 0
+            is_const(n, 0)
             or not all(isinstance(k, int) for k in (b, n, extent))
             or all(0 <= k < extent for k in (b, b + (n - 1) * s))
         )

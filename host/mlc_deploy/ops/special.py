@@ -17,81 +17,6 @@ from ..te import Tensor
 from .elementwise import FLOAT, INTEGER, NUMBER, Elementwise, elementwise_operator
 from .registry import Array, Attrs, Operator, register, require
 
-# cosh and sinh of |x| are h + 1 / (4 h) and h - 1 / (4 h) with h = e^|x| / 2, which is finite where
-# they are: |x| - HALVED is at most |x| - log 2, and a multiple of 2^-17, as |x| is beyond 64.
-HALVED = math.ceil(math.log(2) * 2**17) / 2**17
-LARGE = 2.0**40  # from here on, x^2 + 1 is x^2 and asinh x is log(2 x), in float64 as well
-
-
-def _half_of_exp(size: Expr) -> Expr:
-    return te.exp(size - HALVED) * (math.exp(HALVED) / 2)
-
-
-def _sinh(x: Expr) -> Expr:
-    """By powers of e; near 0, where their difference would cancel, by its series."""
-    size, square = te.abs(x), x * x
-    series = square * (1 / math.factorial(11)) + 1 / math.factorial(9)
-    for n in (7, 5, 3):
-        series = series * square + 1 / math.factorial(n)
-    half = _half_of_exp(size)
-    return te.select(size < 1.5, series * square * x + x, _with_sign(x, half - 0.25 / half))
-
-
-def _cosh(x: Expr) -> Expr:
-    half = _half_of_exp(te.abs(x))
-    return half + 0.25 / half
-
-
-def _with_sign(x: Expr, size: Expr) -> Expr:
-    return te.select(x < 0, -size, size)
-
-
-def _asinh(x: Expr) -> Expr:
-    """log(a + sqrt(a^2 + 1)), written so that nothing cancels for small a = |x|."""
-    a = te.abs(x)
-    square = a * a
-    return _with_sign(x, _log1p_or_double(a, a + square / (te.sqrt(square + 1) + 1)))
-
-
-def _acosh(x: Expr) -> Expr:
-    rest = x - 1 + te.sqrt((x - 1) * (x + 1))
-    return _log1p_or_double(x, te.select(x < 1, const(math.nan, x.dtype), rest))
-
-
-def _log1p_or_double(x: Expr, rest: Expr) -> Expr:
-    """log(1 + rest); log(2 x) where x is large, since rest may overflow."""
-    large = x > (LARGE if dtype_of(x.dtype).bits > 16 else 2.0**10)
-    nothing, doubled = const(0, x.dtype), const(math.log(2), x.dtype)
-    return te.log1p(te.select(large, x, rest)) + te.select(large, doubled, nothing)
-
-
-def _atanh(x: Expr) -> Expr:
-    a = te.abs(x)
-    return _with_sign(x, te.log1p(a * 2 / (1 - a)) * 0.5)
-
-
-def _atan(x: Expr) -> Expr:
-    """Reduced to |x| < tan(pi / 8), then Cephes' polynomial."""
-    a = te.abs(x)
-    far, middle = a > 2.414213562373095, a > 0.4142135623730950
-    reduced = te.select(far, -1 / a, te.select(middle, (a - 1) / (a + 1), a))
-    base = te.select(
-        far, const(math.pi / 2, x.dtype), te.select(middle, const(math.pi / 4, x.dtype), x * 0)
-    )
-    z = reduced * reduced
-    series = (
-        (z * 8.05374449538e-2 - 1.38776856032e-1) * z + 1.99777106478e-1
-    ) * z - 3.33329491539e-1
-    return _with_sign(x, base + (series * z * reduced + reduced))
-
-
-def _asin(x: Expr) -> Expr:
-    return _atan(x / te.sqrt((1 - x) * (x + 1)))
-
-
-def _acos(x: Expr) -> Expr:
-    return _atan(te.sqrt((1 - x) / (x + 1))) * 2
-
 
 def _is_inf(x: Expr, positive: bool, negative: bool) -> Expr:
     above = x.equal(const(math.inf, x.dtype)) if positive else const(False, "bool")
@@ -147,19 +72,19 @@ def _integer_power_array(a: Array, b: Array) -> Array:
 
 
 def _shrink(x: Expr, lambd: float, bias: float) -> Expr:
-    zero = const(0, x.dtype)
-    return te.select(x < -lambd, x + bias, te.select(x > lambd, x - bias, zero))
+    zero, moved = const(0, x.dtype), const(bias, x.dtype)
+    return te.select(x < -lambd, x + moved, te.select(x > lambd, x - moved, zero))
 
 
 SPECIAL = (
-    Elementwise("sinh", FLOAT, _sinh, np.sinh),
-    Elementwise("cosh", FLOAT, _cosh, np.cosh),
-    Elementwise("asinh", FLOAT, _asinh, np.arcsinh),
-    Elementwise("acosh", FLOAT, _acosh, np.arccosh),
-    Elementwise("atanh", FLOAT, _atanh, np.arctanh),
-    Elementwise("asin", FLOAT, _asin, np.arcsin),
-    Elementwise("acos", FLOAT, _acos, np.arccos),
-    Elementwise("atan", FLOAT, _atan, np.arctan),
+    Elementwise("sinh", FLOAT, te.sinh, np.sinh),
+    Elementwise("cosh", FLOAT, te.cosh, np.cosh),
+    Elementwise("asinh", FLOAT, te.asinh, np.arcsinh),
+    Elementwise("acosh", FLOAT, te.acosh, np.arccosh),
+    Elementwise("atanh", FLOAT, te.atanh, np.arctanh),
+    Elementwise("asin", FLOAT, te.asin, np.arcsin),
+    Elementwise("acos", FLOAT, te.acos, np.arccos),
+    Elementwise("atan", FLOAT, te.atan, np.arctan),
     Elementwise("isnan", FLOAT, lambda x: compare("!=", x, x), np.isnan, gives_bool=True),
     Elementwise("isinf", FLOAT, _is_inf, _is_inf_array, gives_bool=True),
     Elementwise(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ..ir import (
     Block,
@@ -26,6 +26,7 @@ from ..ir import (
 from ..ir.build import is_root, loop_nest, stmts_of
 from ..ir.names import block_names_of, names_of
 from ..ir.nodes import Scope, Seq
+from .coverage import is_bounded_by_iterations
 from .tree import (
     block_at,
     blocks_in,
@@ -35,6 +36,7 @@ from .tree import (
     is_complete,
     is_reduction,
     path_of,
+    ranges_at,
     readers,
     refreshed,
     refuse,
@@ -48,10 +50,13 @@ from .tree import (
 def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """B[v] = …   =>   B_local[v] = …; B[v] = B_local[v]. The copy's block is `<buffer>_<scope>`."""
     primitive = "cache_write"
+    known_scope(primitive, scope)
     path = find_outermost(func, block, primitive)
     target = block_at(path)
     if not (is_complete(func, target) or is_reduction(func, target)):
         refuse(primitive, f"block '{block}' is neither complete nor a reduction", target)
+    if not is_bounded_by_iterations(target, ranges_at(path)):
+        refuse(primitive, f"block '{block}' leaves out elements: {target.predicate}", target)
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
     if any(b in readers(func, buffer) for b in blocks_in(_top_statement(path))):
         refuse(primitive, f"'{buffer.name}' is read inside the loops that write it", target)
@@ -66,6 +71,7 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
 def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """… A[v] …   =>   A_local[v] = A[v]; … A_local[v] …, for one reader."""
     primitive = "cache_read"
+    known_scope(primitive, scope)
     path = find_leaf(func, block, primitive)
     target = block_at(path)
     buffer = _nth(primitive, target, list(dict.fromkeys(r.buffer for r in target.reads)), index)
@@ -78,7 +84,10 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
         return rebuild(m, cached)
 
     init = None if target.init is None else cached(target.init)
-    swapped = refreshed(with_fields(target, body=cached(target.body), init=init))
+    predicate = cached(target.predicate)
+    swapped = refreshed(
+        with_fields(target, body=cached(target.body), init=init, predicate=predicate)
+    )
     copy, name = _copy(func, buffer, cache, scope)
     func = replace(func, target, swapped)
     root = root_block(func)
@@ -92,6 +101,12 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
     body.insert(max(made, default=0), copy)
     func = with_fields(func, body=with_fields(root, body=seq(body)))
     return with_allocs(func, add=[cache]), name
+
+
+def known_scope(primitive: str, scope: str) -> None:
+    """Refuses scopes that scripts have not either."""
+    if scope not in get_args(Scope):
+        refuse(primitive, f"no scope '{scope}'", mend='"global" or "local"')
 
 
 def _nth(primitive: str, block: Block, buffers: list[Buffer], index: int) -> Buffer:
@@ -136,6 +151,7 @@ def _top_statement(path: list[Stmt]) -> Stmt:
 def set_scope(func: PrimFunc, block: str, index: int, scope: Scope) -> PrimFunc:
     """Puts a buffer that a block writes into another scope."""
     primitive = "set_scope"
+    known_scope(primitive, scope)
     target = block_at(find_block(func, block, primitive))
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
     if buffer not in (*root_block(func).allocs, *target.allocs):

@@ -12,6 +12,7 @@ from ..arith.regions import Interval
 from ..ir import (
     Binary,
     Block,
+    Buffer,
     Compare,
     Const,
     Dim,
@@ -22,8 +23,10 @@ from ..ir import (
     const,
     expr,
     is_const,
+    same_exprs,
     statements,
     substitute,
+    walk,
 )
 from ..ir.build import conjuncts
 from ..ir.nodes import IterKind
@@ -156,17 +159,128 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     return any(_differs(_moved(form, moving), loops, known) for form in forms())
 
 
-def _differs(form: Linear, loops: Sequence[For], known: Ranges) -> bool:
-    """Whether the form is different in all iterations of the first of `loops`, whatever the others
-    do: the first moves it further than all others together, or the loops are its digits."""
+def turns_write_apart(target: For, block: Block) -> bool:
+    """Whether different turns of the loop write different elements: they run the block for
+    different spatial iterations, and every write tells these apart."""
+    if isinstance(target.extent, Const) and int(target.extent) <= 1:
+        return True
+    return turns_disjoint(target, block) and all(
+        _tells_apart(target, block, write) for write in block.writes
+    )
+
+
+def _tells_apart(target: For, block: Block, write: Region) -> bool:
+    """Whether a write touches different elements in all turns, which run the block for different
+    iterations: each iteration that the loop moves has a dimension of its own, or some index moves
+    further from turn to turn than all other loops and the extent reach."""
+    moved = {
+        i.var
+        for i in block.iters
+        if i.kind == "spatial" and target.var in vars_in(i.binding) and not is_const(i.extent, 1)
+    }
+    own = {_owner(low, size) for low, size in zip(write.minimum, write.extent, strict=True)}
+    if moved <= own:
+        return True
+    loops = [s for s in statements(target) if isinstance(s, For)]
+    known = loop_ranges(loops)
+    moving = {loop.var for loop in loops}
+    bindings = {i.var: i.binding for i in block.iters}
+    for low, size in zip(write.minimum, write.extent, strict=True):
+        form = _moved(linear(substitute(low, bindings), known), moving)
+        if isinstance(size, Const) and _differs(form, loops, known, int(size)):
+            return True
+    place = _place(block, write, known)
+    return place is not None and _differs(_moved(place, moving), loops, known)
+
+
+def turns_share(target: For, writer: Block, other: Block) -> Buffer | None:
+    """A buffer that one block writes and another block uses, perhaps in different turns of the
+    loop; None where each turn uses what no other turn writes."""
+    loops = [s for s in statements(target) if isinstance(s, For)]
+    known = loop_ranges(loops)
+    for write in writer.writes:
+        for use in (*other.reads, *other.writes):
+            if use.buffer is not write.buffer:
+                continue
+            one, two = (_placed(b, r) for b, r in ((writer, write), (other, use)))
+            sizes = (*one, *write.extent), (*two, *use.extent)
+            if _same_in_a_turn(*sizes, loops[1:]) and _tells_apart(target, writer, write):
+                continue
+            pairs = zip(one, two, write.extent, use.extent, strict=True)
+            if not any(_in_one_window(target, loops, known, *pair) for pair in pairs):
+                return write.buffer
+    return None
+
+
+def _placed(block: Block, region: Region) -> list[Expr]:
+    bindings = {i.var: i.binding for i in block.iters}
+    return [substitute(low, bindings) for low in region.minimum]
+
+
+def _same_in_a_turn(some: Sequence[Expr], others: Sequence[Expr], inner: Sequence[For]) -> bool:
+    """Whether expressions go through the same values within a turn: they are the same, but for
+    loops of the same numbers of turns."""
+    turns = {loop.var: loop.extent for loop in inner}
+    one, two = ([v for v in _in_order(side) if v in turns] for side in (some, others))
+    if len(one) != len(two) or not same_exprs([turns[v] for v in one], [turns[v] for v in two]):
+        return False
+    renamed = {v: to for v, to in zip(two, one, strict=True) if v is not to}
+    return same_exprs(some, [substitute(e, renamed) for e in others])
+
+
+def _in_order(expressions: Sequence[Expr]) -> list[Var]:
+    """Their variables, each once, in the order met."""
+    return list(dict.fromkeys(v for e in expressions for v in walk(e) if isinstance(v, Var)))
+
+
+def _in_one_window(
+    target: For, loops: Sequence[For], known: Ranges, a: Expr, b: Expr, size_a: Expr, size_b: Expr
+) -> bool:
+    """Whether two indices stay, in each turn of the loop, within a window that moves from turn to
+    turn by its length at least."""
+    moving = {loop.var for loop in loops}
+    ends: list[int] = []
+    steps: set[int] = set()
+    outside: list[Linear] = []
+    for index, size in ((a, size_a), (b, size_b)):
+        form = linear(index, known)
+        steps.add(form.terms.get(target.var, 0))
+        rest = form.without(target.var)
+        if any(target.var in _atom_vars(atom) for atom in rest.terms):
+            return False
+        inner = _moved(rest, moving)
+        outside.append(Linear(0, {k: c for k, c in rest.terms.items() if k not in inner.terms}))
+        low, high = bounds(inner, known)
+        if low is None or high is None or not isinstance(size, Const):
+            return False
+        ends += [low + rest.constant, high + rest.constant + int(size) - 1]
+    return len(steps) == 1 and outside[0] == outside[1] and max(ends) - min(ends) < abs(steps.pop())
+
+
+def _owner(low: Expr, size: Expr) -> Var | None:
+    """The iteration whose values take different elements of a dimension: low is a multiple of it,
+    by the extent at least."""
+    if isinstance(low, Var):
+        return low if is_const(size, 1) else None
+    form = linear(low, {})
+    if len(form.terms) != 1 or not isinstance(size, Const):
+        return None
+    ((atom, step),) = form.terms.items()
+    return atom if isinstance(atom, Var) and abs(step) >= int(size) else None
+
+
+def _differs(form: Linear, loops: Sequence[For], known: Ranges, size: int = 1) -> bool:
+    """Whether the form, an index of `size` elements, takes different ones in all turns of the first
+    of `loops`, whatever the others do: the first moves it further than all others together, or the
+    loops are its digits."""
     var = loops[0].var
     step = form.terms.get(var)
     rest = form.without(var)
     if step is not None and not any(var in _atom_vars(a) for a in rest.terms):
         low, high = bounds(rest, known)
-        if low is not None and high is not None and high - low < abs(step):
+        if low is not None and high is not None and high - low + size <= abs(step):
             return True
-    return _digits(form, loops)
+    return size == 1 and _digits(form, loops)
 
 
 def _digits(form: Linear, loops: Sequence[For]) -> bool:

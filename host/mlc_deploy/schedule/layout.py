@@ -36,6 +36,7 @@ from ..ir.build import binary, loop_nest
 from ..ir.interp import evaluate_grid
 from ..ir.names import names_of
 from ..ir.printer import script
+from .loops import require_free_order
 from .tree import (
     block_at,
     blocks_in,
@@ -215,6 +216,7 @@ def transform_block_layout(func: PrimFunc, block: str, index_map: IndexMap | str
     )
     if not plain or not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' is not alone in loops that are its iterations", target)
+    require_free_order(primitive, func, target)
     if any(loop.kind != "serial" for loop in nest):
         refuse(primitive, f"a loop around block '{block}' is not serial", target)
     shape = [int(i.extent) if isinstance(i.extent, Const) else i.extent for i in target.iters]

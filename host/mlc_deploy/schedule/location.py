@@ -29,6 +29,7 @@ from ..ir import (
     loads,
     once,
     rebuild,
+    same_exprs,
     seq,
     statements,
     substitute,
@@ -99,10 +100,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
                 elements[content(m)] = found
             return found
         if isinstance(m, Block) and any(r.buffer is buffer for r in m.reads):
+            init = None if m.init is None else inlined(m.init)
             return refreshed(
-                with_fields(
-                    m, body=inlined(m.body), init=None if m.init is None else inlined(m.init)
-                )
+                with_fields(m, body=inlined(m.body), init=init, predicate=inlined(m.predicate))
             )
         return rebuild(m, inlined)
 
@@ -129,7 +129,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     if not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' runs under a predicate", target)
     reads = [n for n in loads(value) if n.buffer is buffer]
-    if any(tuple(n.indices) != args for n in reads):
+    if any(not same_exprs(n.indices, args) for n in reads):
         refuse(
             primitive,
             f"block '{block}' reads other elements of '{buffer.name}' than it writes",
@@ -182,7 +182,8 @@ def _elementwise(
     unused = [
         i
         for i in block.iters
-        if i.var not in args and not (isinstance(i.extent, Const) and i.extent.value == 1)
+        if all(i.var is not a for a in args)
+        and not (isinstance(i.extent, Const) and i.extent.value == 1)
     ]
     if unused:
         refuse(primitive, f"block '{block.name}' has iterations that its store does not use", block)
@@ -391,6 +392,12 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
             target,
             f"{primitive} before the step that put it there",
         )
+    around = {loop.var for loop in loops_of(path)}
+    for i in target.iters:
+        if vars_in(i.extent) & around:
+            refuse(
+                primitive, f"'{i.var.name}' has {i.extent} turns, as other loops have it", target
+            )
     if position[-1] in path:
         refuse(primitive, f"block '{block}' is inside loop '{loop}' already", loop_at(position))
     for outer in loops_of(path):

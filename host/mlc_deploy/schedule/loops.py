@@ -13,6 +13,7 @@ from ..ir import (
     Const,
     Expr,
     For,
+    Load,
     PrimFunc,
     Ramp,
     Stmt,
@@ -32,8 +33,9 @@ from ..ir.build import compare, is_root
 from ..ir.dtypes import value_range
 from ..ir.names import names_of
 from ..ir.nodes import ForKind
-from .coverage import turns_disjoint
+from .coverage import turns_disjoint, turns_share, turns_write_apart
 from .tree import (
+    begins_what_it_updates,
     blocks_in,
     bound_to,
     find_loop,
@@ -51,13 +53,16 @@ from .tree import (
 
 
 def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
-    """s with `condition` added to the predicate of its outermost blocks."""
+    """s with `condition` added to the predicate of its outermost blocks, before what reads: that
+    may read where the condition allows it."""
     if is_const(condition, True):
         return s
 
     def visit(m: Any) -> Any:
         if isinstance(m, Block) and not is_root(m):
-            return with_fields(m, predicate=all_of(m.predicate, condition))
+            reads = any(isinstance(n, Load) for n in walk(m.predicate))
+            parts = (condition, m.predicate) if reads else (m.predicate, condition)
+            return with_fields(m, predicate=all_of(*parts))
         return rebuild(m, visit) if isinstance(m, Stmt) else m
 
     guarded: Stmt = visit(s)
@@ -131,7 +136,7 @@ def split(
     if not preserve_unit_iters:
         kept = [(v, n) for v, n in nest if not is_const(n, 1)] or nest[:1]
         zero = const(0, dtype)
-        body = substitute(body, {v: zero for v, n in nest if (v, n) not in kept})
+        body = substitute(body, dict.fromkeys(set(inner) - {v for v, _ in kept}, zero))
     for v, size in reversed(kept):
         body = For(v, size, "serial", body)
     return replace(func, target, body), [v.name for v, _ in kept]
@@ -205,7 +210,9 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
                 outer,
             )
     for block in blocks_in(nest[-1].body):
-        _require_free_order("reorder", func, block)
+        require_free_order("reorder", func, block)
+    for loop in nest:
+        _require_no_shared_turns("reorder", func, loop)
     sequence = iter(order)
     permuted = [wanted[next(sequence)] if loop in wanted.values() else loop for loop in nest]
     for n, loop in enumerate(permuted):
@@ -221,11 +228,14 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
     return replace(func, nest[0], body)
 
 
-def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
+def require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
     """Refuses unless a block's instances may run in any order: it is complete, a reduction, or its
     update."""
     if is_complete(func, block) or is_reduction(func, block):
         return
+    if not begins_what_it_updates(block):
+        refuse(primitive, f"the init of block '{block.name}' is of other elements than its steps",
+               block)  # fmt: skip
     reduced = any(i.kind == "reduce" for i in block.iters)
     own = {w.buffer for w in block.writes}
     update = reduced and all(r in block.writes or r.buffer not in own for r in block.reads)
@@ -301,8 +311,9 @@ def require_independent(
     count."""
     if is_const(target.extent, 1):
         return
+    _require_no_shared_turns(primitive, func, target)
     for block in blocks_in(target.body):
-        _require_free_order(primitive, func, block)
+        require_free_order(primitive, func, block)
         if target.var in bound_to(block, "reduce"):
             refuse(
                 primitive,
@@ -313,13 +324,30 @@ def require_independent(
         alone = all(_private(func, target, w.buffer) for w in block.writes)
         if (kind or target.kind) == "vectorized":  # lanes share what is private to an iteration
             alone = alone and is_complete(func, block)
-        if not alone and not turns_disjoint(target, block):
+        if not alone and not turns_write_apart(target, block):
             refuse(
                 primitive,
                 f"iterations of loop '{target.name}' write the same elements in block "
                 f"'{block.name}'",
                 target,
             )
+
+
+def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> None:
+    """Refuses where a block uses what another block writes in other turns of the loop."""
+    blocks = list(blocks_in(target.body))
+    for writer in blocks:
+        if all(_private(func, target, w.buffer) for w in writer.writes):
+            continue
+        for other in blocks:
+            shared = None if other is writer else turns_share(target, writer, other)
+            if shared is not None and not _private(func, target, shared):
+                refuse(
+                    primitive,
+                    f"block '{other.name}' uses elements of '{shared.name}' that block "
+                    f"'{writer.name}' writes in other turns of loop '{target.name}'",
+                    target,
+                )
 
 
 def _private(func: PrimFunc, target: For, buffer: Any) -> bool:

@@ -32,6 +32,8 @@ from ..ir import (
     loads,
     once,
     rebuild,
+    same_dim,
+    same_shape,
     seq,
     substitute,
     with_fields,
@@ -219,7 +221,7 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
         shape = tuple(size[i] for i in read.indices)  # type: ignore[index]
         if wanted.setdefault(buffer, shape) != shape:
             refuse(primitive, f"'{buffer.name}' would be padded in two ways", target)
-        if buffer not in swap and shape != buffer.shape:
+        if buffer not in swap and not same_shape(shape, buffer.shape):
             swap[buffer] = buffer.replace(
                 name=names.fresh(f"{buffer.name}_pad"), shape=shape, strides=None
             )
@@ -227,7 +229,7 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
     (out,) = {w.buffer for w in target.writes}
     wide = tuple(size[i] for i in target.writes[0].minimum)  # type: ignore[index]
     after: list[Stmt] = []
-    if wide != out.shape:
+    if not same_shape(wide, out.shape):
         swap[out] = out.replace(name=names.fresh(f"{out.name}_pad"), shape=wide, strides=None)
         after.append(_crop_nest(swap[out], out, names, block_names))
 
@@ -302,7 +304,7 @@ def _pad_nest(source: Buffer, to: Buffer, names: Names, block_names: Names) -> S
         *(
             compare("<", v, n)
             for v, n, m in zip(here, source.shape, to.shape, strict=True)
-            if n != m
+            if not same_dim(n, m)
         )
     )
     value = if_then_else(inside, load(source, here), const(0, source.dtype))

@@ -67,6 +67,7 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         refuse(primitive, f"block '{block}' is not a reduction with an init", target)
     if outer not in path:
         refuse(primitive, f"loop '{loop}' is not around block '{block}'", outer)
+    _require_first_step(primitive, target)
     reduced = bound_to(target, "reduce")
     for above in loops_of(position)[:-1]:
         if above.var in reduced:
@@ -165,10 +166,9 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     require_leaf(primitive, target)
     combine, value, place = _combiner(primitive, target)
     nest = loops_of(find_block(func, target.name, primitive))
+    _require_parts(primitive, target, nest)
     if any(b is not target for b in blocks_in(nest[0])):
         refuse(primitive, f"other blocks share loops with block '{target.name}'", nest[0])
-    if outer.var in bound_to(target, "spatial"):
-        refuse(primitive, f"loop '{loop}' is bound to spatial iterations too", outer)
     skipping = _skipping_parts(target, outer, nest)
     (out,) = {w.buffer for w in target.writes}
     if not 0 <= factor_axis <= out.ndim:
@@ -191,6 +191,41 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
     tops = stmts_of(root_block(func).body)
     top = next(s for s in tops if any(b is rf for b in blocks_in(s)))
     return with_allocs(replace(func, top, seq([top, final])), add=[partial]), rf.name
+
+
+def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
+    """Refuses unless each loop runs through results or through the reduction, and every step is
+    taken once: each part then has one first step, with which it begins."""
+    _require_first_step(primitive, block)
+    mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
+    for loop in nest:
+        if loop.var in mixed:
+            refuse(
+                primitive,
+                f"loop '{loop.name}' runs through results and reduction of block '{block.name}' at "
+                "once",
+                loop,
+                f"{primitive} before these loops are fused",
+            )
+        if not turns_disjoint(loop, block, ("spatial", "reduce")):
+            refuse(
+                primitive,
+                f"turns of loop '{loop.name}' may take a step of block '{block.name}' again",
+                loop,
+            )
+
+
+def _require_first_step(primitive: str, block: Block) -> None:
+    """Refuses a reduction whose init does not run in the first turns of its loops."""
+    for i in block.iters:
+        first = substitute(i.binding, {v: const(0, v.dtype) for v in vars_in(i.binding)})
+        if i.kind == "reduce" and not is_const(simplify_expr(first, {}), 0):
+            refuse(
+                primitive,
+                f"block '{block.name}' does not begin in the first turn of its loops: "
+                f"'{i.var.name}' is {i.binding}",
+                block,
+            )
 
 
 def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]]:
@@ -266,7 +301,7 @@ def _partial_block(
     combined = binary(combine, kept, substitute(value, values))
     store = Store(partial, tuple(at), if_then_else(holds, combined, kept))
     init = Store(partial, tuple(at), _neutral(block, combine))
-    left = all_of(*(c for c in conditions(block) if c not in skipping))
+    left = all_of(*(c for c in conditions(block) if all(c is not s for s in skipping)))
     return refreshed(
         with_fields(block, iters=(*iters, *loops.values()), body=store, init=init, predicate=left)
     )

@@ -25,7 +25,7 @@ from .sampling import Chooser
 from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace, as_results
 from .tree import (
     block_at,
-    blocks_in,
+    blocks_under,
     find_block,
     find_node,
     loops_of,
@@ -189,7 +189,7 @@ class Schedule:
         """The blocks right inside a loop or block."""
         node = find_node(self._func, at, "get_child_blocks")[-1]
         assert isinstance(node, (For, Block))
-        return [BlockRV(b.name) for b in blocks_in(node.body)]
+        return [BlockRV(b.name) for b in blocks_under(self._func, node.body)]
 
     @primitive
     def get_producers(self, block: str) -> list[BlockRV]:
@@ -209,13 +209,13 @@ class Schedule:
         outputs = set(self._func.buffers)
         return [
             BlockRV(b.name)
-            for b in blocks_in(self._func.body)
+            for b in blocks_under(self._func, self._func.body)
             if any(w.buffer in outputs for w in b.writes)
         ]
 
     def get_blocks(self) -> list[BlockRV]:
         """All blocks in program order, without the root."""
-        return [BlockRV(b.name) for b in blocks_in(self._func.body)]
+        return [BlockRV(b.name) for b in blocks_under(self._func, self._func.body)]
 
     def block(self, name: str) -> Block:
         """The block itself, to look at."""

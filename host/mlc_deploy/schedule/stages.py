@@ -196,7 +196,9 @@ class _Replay:
         if isinstance(extent, Const):
             turns = min(turns, int(extent))
         factors = [None, turns] if step.nparts is None else [turns, None]
-        self.loops[step.outer], self.loops[step.inner] = self.sch.split(loop, factors)
+        self.loops[step.outer], self.loops[step.inner] = self.sch.split(
+            loop, factors, disable_predication=step.disable_predication
+        )
 
     def decompose(self, stage: Stage) -> str | None:
         """Puts a reduction's init in front of the loops that reduce, and gives its block. None

@@ -331,6 +331,8 @@ def _encoded(value: Any) -> Any:
             return {"output": [instruction, index]}
         case list():
             return [_encoded(v) for v in value]
+        case Mapping():
+            return {"dict": [[k, _encoded(v)] for k, v in value.items()]}
     return value
 
 
@@ -365,6 +367,8 @@ def _decoded(value: Any, earlier: Sequence[Instruction], nested: int = 0) -> Any
             if not 0 <= index < len(earlier[instruction].kinds):
                 raise ValueError(f"instruction {instruction} has no result {index}")
             return Output(instruction, index)
+        case {"dict": list(items), **rest} if not rest:
+            return _decoded_dict(items, earlier, nested)
         case list():
             if len(value) > MOST_ITEMS or nested == MOST_NESTED:
                 raise ValueError("a list is too long or too deep")
@@ -380,6 +384,21 @@ def _decoded(value: Any, earlier: Sequence[Instruction], nested: int = 0) -> Any
                 raise ValueError("a number is too large")
             return value
     raise ValueError(f"{value!r:.60} is not a value")
+
+
+def _decoded_dict(
+    items: Sequence[Any], earlier: Sequence[Instruction], nested: int
+) -> dict[str, Any]:
+    if len(items) > MOST_ITEMS or nested == MOST_NESTED:
+        raise ValueError("a dict is too long or too deep")
+    made: dict[str, Any] = {}
+    for item in items:
+        match item:
+            case [str(key), value] if len(key) <= MOST_CHARACTERS:
+                made[key] = _decoded(value, earlier, nested + 1)
+            case _:
+                raise ValueError(f"{item!r:.60} is no item of a dict")
+    return made
 
 
 def sampling_instructions(trace: Trace) -> Iterator[tuple[int, Instruction]]:

@@ -31,7 +31,8 @@ from ..ir import (
 from ..ir.build import is_root
 from ..ir.nodes import Seq
 from ..ir.printer import loop_header, script
-from ..ir.regions import point_regions
+from ..ir.regions import point_regions, with_guards
+from ..ir.structural import content
 from .touched import touched
 
 
@@ -128,6 +129,19 @@ def blocks_in(s: Stmt) -> Iterator[Block]:
         if isinstance(top, Block) and not is_root(top):
             yield top
         else:
+            pending += reversed(inner_statements(top))
+
+
+def blocks_under(func: PrimFunc, s: Stmt) -> Iterator[Block]:
+    """The outermost blocks in s, those without iterations too, and the blocks right inside of
+    these. The function's root is none of them."""
+    pending = [s]
+    while pending:
+        top = pending.pop()
+        named = isinstance(top, Block) and top is not func.body
+        if isinstance(top, Block) and named:
+            yield top
+        if not named or (isinstance(top, Block) and is_root(top)):
             pending += reversed(inner_statements(top))
 
 
@@ -239,10 +253,24 @@ def is_reduction(func: PrimFunc, block: Block) -> bool:
     reduced = {i.var for i in block.iters if i.kind == "reduce"}
     return (
         block.init is not None
+        and begins_what_it_updates(block)
         and not _reads_own(block)
         and all(len(writers(func, w.buffer)) == 1 for w in block.writes)
         and not any(n in reduced for w in block.writes for low in w.minimum for n in walk(low))
     )
+
+
+def begins_what_it_updates(block: Block) -> bool:
+    """Whether the init, if there is one, writes the elements that a step writes. Of blocks that
+    hold loops, blocks or vectors this is known, since primitives made them."""
+    if block.init is None or not is_leaf(block):
+        return True
+    return _places(block.init) == _places(block.body)
+
+
+def _places(s: Stmt) -> set[tuple[Any, ...]]:
+    stores = [n for n in statements(s) if isinstance(n, Store)]
+    return {(n.buffer, *map(content, n.indices)) for n in stores}
 
 
 def _reads_own(block: Block) -> bool:
@@ -265,7 +293,8 @@ def refreshed(block: Block) -> Block:
     leaf = is_leaf(block)
     reads, writes = point_regions(body) if leaf else touched(body, block.iters)
     own = {w.buffer for w in writes} if block.init is not None else set()
-    return with_fields(block, reads=tuple(r for r in reads if r.buffer not in own), writes=writes)
+    reads = with_guards(tuple(r for r in reads if r.buffer not in own), block.predicate)
+    return with_fields(block, reads=reads, writes=writes)
 
 
 def accesses(block: Block, buffer: Buffer) -> list[Load | Store]:

@@ -29,7 +29,7 @@ def operate(op: str, a: ExprLike, b: ExprLike) -> Expr:
             _require_bool(side, op)
     if not (isinstance(a, Expr) and isinstance(b, Expr)):
         return binary(op, a, b)
-    x, y = promoted(a, b)
+    x, y = promoted(a, b, op)
     require_operator(op, x, y)
     return Binary(op, x, y, x.dtype)
 

@@ -39,6 +39,7 @@ from ..ir import (
 from ..ir.build import broadcast
 from ..ir.names import Names
 from ..ir.nodes import TRUE, ForKind, IterKind
+from ..ir.regions import with_guards
 from .accesses import block_regions
 from .operators import operate
 from .source import Source
@@ -71,6 +72,7 @@ class BlockFields:
         self, name: str, body: Stmt, reads: tuple[Region, ...], writes: tuple[Region, ...]
     ) -> Block:
         iters, allocs = tuple(self.iters), tuple(self.allocs)
+        reads = with_guards(reads, self.predicate)
         return Block(
             name, iters, reads, writes, body, self.init, self.predicate, allocs, self.annotations
         )

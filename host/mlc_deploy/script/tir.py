@@ -19,7 +19,7 @@ from ..ir import Expr, ExprLike, address_of, call_extern, const, dtype_of, expr,
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
 from ..ir import cast as converted
-from ..ir.build import promoted
+from ..ir.build import number, promoted
 from ..ir.nodes import Call
 from ..te.intrinsics import (
     abs,
@@ -34,6 +34,7 @@ from ..te.intrinsics import (
     gelu,
     log,
     log1p,
+    nearbyint,
     pow,
     round,
     rsqrt,
@@ -59,10 +60,10 @@ __all__ = [
     "expm1", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod",
     "func_attr", "gelu", "grid", "handle", "if_then_else", "init", "int16", "int32", "int64",
     "int8", "LetStmt", "likely", "log", "log1p", "match_buffer", "max", "max_value", "meta_var",
-    "min", "min_value", "parallel", "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select",
-    "serial", "Shuffle", "sigmoid", "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc",
-    "truncdiv", "truncmod", "uint16", "uint32", "uint64", "uint8", "unroll", "unrolled", "var",
-    "vectorized", "where", "writes",
+    "min", "min_value", "nearbyint", "parallel", "pow", "prim_func", "Ramp", "reads", "round",
+    "rsqrt", "Select", "serial", "Shuffle", "sigmoid", "silu", "sin", "span", "sqrt", "tan", "tanh",
+    "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint64", "uint8", "unroll", "unrolled",
+    "var", "vectorized", "where", "writes",
 ]  # fmt: skip
 
 Shape = Sequence[Any] | int
@@ -124,7 +125,7 @@ class Scalar(Expr):
             return const(float(value), cls.dtype)
         if isinstance(value, Expr):
             return converted(cls.dtype, value)
-        return const(value, cls.dtype)  # type: ignore[arg-type]
+        return number(value, cls.dtype)  # type: ignore[arg-type]
 
 
 class int8(Scalar):

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..ir import Buffer, Expr, Region, address_of, call_extern, cast, const, dtype_of, load
 from ..ir.build import FOLD
+from ..ir.build import number as constant_of
 from ..ir.printer import slice_extent
 from .operators import choose_lazily, invert, operate, relate
 from .source import Source
@@ -137,7 +138,7 @@ class Values:
         if number(value):
             if dtype is not None and isinstance(value, float) and dtype_of(dtype).kind != "float":
                 self.refuse(at, f"{value} where {dtype} is expected", "an integer")
-            made: Expr = self.apply(at, const, value, dtype)
+            made: Expr = self.apply(at, constant_of, value, dtype)
             return made
         self.refuse(at, f"an expression is expected, not {describe(value)}")
 

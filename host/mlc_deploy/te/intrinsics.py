@@ -2,76 +2,75 @@
 
 from __future__ import annotations
 
-from ..ir import Expr, ExprLike, binary, call, const, dtype_of, expr, select
+from ..ir import Expr, ExprLike, binary, call, const, dtype_of, expr
+from ..ir.functions import absolute as abs
+from ..ir.functions import nearbyint, scalar
+from ..ir.functions import power as pow
+from ..ir.functions import rounded as round
+
+__all__ = ["abs", "nearbyint", "pow", "round"]  # besides the functions below
 
 FLOAT_CALLS = (
     *"exp expm1 log log1p sin cos tan tanh erf gelu sigmoid silu".split(),
-    *"sqrt rsqrt floor ceil round trunc".split(),
+    *"sqrt rsqrt floor ceil nearbyint trunc".split(),
 )
 
 
-def _float(name: str, x: ExprLike) -> Expr:
-    value = expr(x)
-    if dtype_of(value.dtype).kind != "float":
-        raise TypeError(f"{name} of '{value}', which is {value.dtype}\n  try: .astype(\"float32\")")
-    return call(name, value.dtype, value)
-
-
 def exp(x: ExprLike) -> Expr:
-    return _float("exp", x)
+    return scalar("exp", x)
 
 
 def expm1(x: ExprLike) -> Expr:
     """e^x - 1, exact to the last bits also where it is small."""
-    return _float("expm1", x)
+    return scalar("expm1", x)
 
 
 def log(x: ExprLike) -> Expr:
-    return _float("log", x)
+    return scalar("log", x)
 
 
 def log1p(x: ExprLike) -> Expr:
     """log(1 + x), exact to the last bits also where it is small."""
-    return _float("log1p", x)
+    return scalar("log1p", x)
 
 
 def sin(x: ExprLike) -> Expr:
-    return _float("sin", x)
+    return scalar("sin", x)
 
 
 def cos(x: ExprLike) -> Expr:
-    return _float("cos", x)
+    return scalar("cos", x)
 
 
 def tan(x: ExprLike) -> Expr:
-    return _float("tan", x)
+    return scalar("tan", x)
 
 
 def tanh(x: ExprLike) -> Expr:
-    return _float("tanh", x)
+    return scalar("tanh", x)
 
 
 def erf(x: ExprLike) -> Expr:
-    return _float("erf", x)
+    return scalar("erf", x)
 
 
 def gelu(x: ExprLike) -> Expr:
     """x * (erf(x / sqrt(2)) + 1) / 2"""
-    return _float("gelu", x)
+    return scalar("gelu", x)
 
 
 def sigmoid(x: ExprLike) -> Expr:
     """1 / (1 + exp(-x)), without overflow for any x."""
-    return _float("sigmoid", x)
+    return scalar("sigmoid", x)
 
 
 def silu(x: ExprLike) -> Expr:
     """x / (1 + exp(-x)), without overflow for any x."""
-    return _float("silu", x)
+    return scalar("silu", x)
 
 
 def sqrt(x: ExprLike) -> Expr:
-    return _float("sqrt", x)
+    return scalar("sqrt", x)
 
 
 def rsqrt(x: ExprLike) -> Expr:
@@ -80,20 +79,15 @@ def rsqrt(x: ExprLike) -> Expr:
 
 
 def floor(x: ExprLike) -> Expr:
-    return _float("floor", x)
+    return scalar("floor", x)
 
 
 def ceil(x: ExprLike) -> Expr:
-    return _float("ceil", x)
-
-
-def round(x: ExprLike) -> Expr:
-    """To the nearest integer, half to even."""
-    return _float("round", x)
+    return scalar("ceil", x)
 
 
 def trunc(x: ExprLike) -> Expr:
-    return _float("trunc", x)
+    return scalar("trunc", x)
 
 
 def _binary_float(name: str, x: ExprLike, y: ExprLike) -> Expr:
@@ -101,10 +95,6 @@ def _binary_float(name: str, x: ExprLike, y: ExprLike) -> Expr:
     if dtype_of(total.dtype).kind != "float":
         raise TypeError(f"{name} needs floats, got {total.dtype}")
     return call(name, total.dtype, expr(x, total.dtype), expr(y, total.dtype))
-
-
-def pow(x: ExprLike, y: ExprLike) -> Expr:
-    return _binary_float("pow", x, y)
 
 
 def fmod(x: ExprLike, y: ExprLike) -> Expr:
@@ -116,16 +106,6 @@ def fma(x: ExprLike, y: ExprLike, z: ExprLike) -> Expr:
     """x * y + z, rounded once where the CPU has such an instruction, else twice."""
     value = expr(x)
     return call("fma", value.dtype, value, expr(y, value.dtype), expr(z, value.dtype))
-
-
-def abs(x: ExprLike) -> Expr:
-    value = expr(x)
-    kind = dtype_of(value.dtype)
-    if kind.kind in ("uint", "bool"):
-        return value
-    if kind.kind == "int":
-        return select(value < 0, -value, value)
-    return call("abs", value.dtype, value)
 
 
 def bounded(x: Expr, low: int, high: int) -> Expr:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..ir import (
     Block,
     Buffer,
+    Dim,
     Expr,
     IterVar,
+    Let,
     PrimFunc,
     Reduce,
     Region,
@@ -26,6 +29,7 @@ from ..ir import (
 )
 from ..ir.build import loop_nest
 from ..ir.names import Names
+from ..ir.nodes import Combiner
 from ..ir.regions import point_regions
 from .tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
 
@@ -94,22 +98,37 @@ def _nest(
     """One block for an operation, in loops over its axes."""
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []
+    to_loop: dict[Var, Expr] = {}
     to_block: dict[Var, Expr] = {}
     for axis in (*op.axis, *op.reduce_axis):
         loop = Var(names.fresh(axis.var.name), axis.var.dtype)
         inside = Var(f"v_{loop.name}", axis.var.dtype)
         names.fresh(inside.name)
-        loops.append((loop, axis.extent))
-        iters.append(IterVar(inside, axis.extent, axis.kind, loop))
-        to_block[axis.var] = inside
+        extent = substitute(axis.extent, to_loop)  # it may be of an axis before it
+        loops.append((loop, extent))
+        iters.append(IterVar(inside, extent, axis.kind, loop))
+        to_loop[axis.var], to_block[axis.var] = loop, inside
     here = tuple(to_block[axis.var] for axis in op.axis)
     init: list[Stmt] = []
     body: list[Stmt] = []
+    inner: tuple[Buffer, ...] = ()
+    if isinstance(first := op.body[0], Reduce) and isinstance(first.combine, Combiner):
+        values = [replace_buffers(substitute(e, to_block), buffers) for e in op.body]
+        places = {t.output: buffers[t] for t in outputs}
+        inner = tuple(
+            Buffer(names.fresh(f"{op.name}_{n}"), op_shape(op), e.dtype)
+            for n, e in enumerate(values) if n not in places
+        )  # fmt: skip
+        unused = iter(inner)
+        written = [places[n] if n in places else next(unused) for n in range(len(values))]
+        init, body = _together(first.combine, values, written, here, names)
+        outputs = ()
     for tensor in outputs:
         value = replace_buffers(substitute(op.body[tensor.output], to_block), buffers)
         out = buffers[tensor]
         if isinstance(value, Reduce):
             init.append(Store(out, here, value.identity))
+            assert isinstance(value.combine, str)
             step = binary(value.combine, out[here], value.value)
             if not is_const(value.condition, True):
                 step = if_then_else(value.condition, step, out[here])
@@ -125,9 +144,53 @@ def _nest(
         writes,
         stmt,
         seq(init) if init else None,
-        annotations=dict(op.attrs),
+        annotations=_of_buffers(dict(op.attrs), buffers),
+        allocs=inner,
     )
     return loop_nest(loops, block)
+
+
+def op_shape(op: ComputeOp) -> tuple[Dim, ...]:
+    return tuple(axis.extent for axis in op.axis)
+
+
+def _together(
+    combiner: Combiner,
+    values: Sequence[Expr],
+    written: Sequence[Buffer],
+    here: tuple[Expr, ...],
+    names: Names,
+) -> tuple[list[Stmt], list[Stmt]]:
+    """(inits, steps) of reductions that go together: all results of a step come from the values
+    before it."""
+    reduced = [e for e in values if isinstance(e, Reduce)]
+    before = [out[here] for out in written]
+    given: dict[Var, Expr] = dict(zip(combiner.left, before, strict=True))
+    given |= dict(zip(combiner.right, (e.value for e in reduced), strict=True))
+    condition = reduced[0].condition
+    steps = [substitute(e, given) for e in combiner.results]
+    if not is_const(condition, True):
+        steps = [if_then_else(condition, e, b) for e, b in zip(steps, before, strict=True)]
+    init = [Store(o, here, e.identity) for o, e in zip(written, reduced, strict=True)]
+    made = [Var(names.fresh(f"v_{o.name}"), o.dtype) for o in written]
+    body = seq(Store(o, here, v) for o, v in zip(written, made, strict=True))
+    if len(made) == 1:
+        return [*init], [Store(written[0], here, steps[0])]
+    for v, e in reversed(list(zip(made, steps, strict=True))):
+        body = Let(v, e, body)
+    return [*init], [body]
+
+
+def _of_buffers(attrs: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
+    """Attributes of an operation, with the program's buffers for tensors."""
+    match attrs:
+        case Tensor():
+            return buffers.get(attrs, attrs)
+        case list() | tuple():
+            return type(attrs)(_of_buffers(a, buffers) for a in attrs)
+        case Mapping():
+            return {key: _of_buffers(a, buffers) for key, a in attrs.items()}
+    return attrs
 
 
 def _calls(

@@ -30,7 +30,7 @@ from ..ir import (
     same_expr,
 )
 from ..ir.nodes import TRUE
-from .tensor import ComputeOp, Tensor
+from .tensor import Axes, ComputeOp, Tensor
 
 # Operators whose operands may be swapped: both orders give the same bits.
 COMMUTE = ("+", "*")
@@ -77,7 +77,7 @@ def tensors_of(
     made: dict[Buffer, Buffer] = dict(zip(func.buffers, inputs, strict=False))
     for stage in stages:
         value = replace_buffers(stage.value, made)
-        op = ComputeOp(stage.name, stage.axis, (value,), stage.attrs)
+        op = ComputeOp(stage.name, Axes(stage.axis), (value,), stage.attrs)
         buffer = stage.buffer
         made[buffer] = Tensor(buffer.name, buffer.shape, buffer.dtype, op)
     outputs = (made[b] for b in func.buffers[len(inputs) :])
@@ -140,7 +140,7 @@ def _axis(out: Store, iters: Sequence[IterVar]) -> tuple[IterVar, ...] | None:
     found: list[IterVar] = []
     for number, (at, extent) in enumerate(zip(out.indices, out.buffer.shape, strict=True)):
         own = spatial.pop(at, None) if isinstance(at, Var) else None
-        if own is None and extent == 1 and is_const(at, 0):
+        if own is None and is_const(extent, 1) and is_const(at, 0):
             var = Var(f"u{number}")
             own = IterVar(var, expr(1), "spatial", var)
         if own is None or not is_const(own.extent, int(extent)):  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ are refused at once.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..errors import ScheduleError
 from ..ir import Expr, IterVar, Var, expr
 from ..ir.nodes import ForKind, Scope
 from ..ir.pragmas import PRAGMA, align_defect, defect
-from .tensor import Operation, PlaceholderOp, Tensor
+from .tensor import Axes, Operation, PlaceholderOp, Tensor
 from .tensor_intrin import DeclaredIntrin, Intrinsic
 from .threads import ThreadAxis, no_thread
 
@@ -32,6 +33,7 @@ class Split:
     inner: IterVar
     factor: int | None
     nparts: int | None
+    disable_predication: bool
     at: str  # the user's line
 
 
@@ -117,7 +119,7 @@ class Stage:
     def reset(self, op: Operation) -> None:
         """Gives it another operation, none of whose loops is scheduled."""
         self.op = op
-        self.leaf_iter_vars: tuple[IterVar, ...] = (*op.axis, *op.reduce_axis)
+        self.leaf_iter_vars = Axes((*op.axis, *op.reduce_axis))
         self.relations: list[Split | Fuse | Reorder] = []
         self.marks: list[Mark | Pragma | Prefetch | Tensorize] = []
         self.aligned: list[Align] = []
@@ -138,9 +140,14 @@ class Stage:
     # ------------------------------------------------------------------------------------ loops
 
     def split(
-        self, parent: IterVar, factor: int | None = None, nparts: int | None = None
+        self,
+        parent: IterVar,
+        factor: int | None = None,
+        nparts: int | None = None,
+        disable_predication: int = False,
     ) -> tuple[IterVar, IterVar]:
-        """(outer, inner) in place of an axis; inner has `factor` iterations, or outer `nparts`."""
+        """(outer, inner) in place of an axis; inner has `factor` iterations, or outer `nparts`.
+        disable_predication: without a guard, since the caller knows that all are needed."""
         self._require_leaf("split", parent)
         self._require_unmarked("split", parent)
         if (factor is None) == (nparts is None):
@@ -155,7 +162,9 @@ class Stage:
         outer, inner = (
             made_axis(f"{parent.var.name}_{n}", size, parent) for n, size in enumerate(sizes)
         )
-        self.relations.append(Split(parent, outer, inner, factor, nparts, caller()))
+        self.relations.append(
+            Split(parent, outer, inner, factor, nparts, bool(disable_predication), caller())
+        )
         self._replace((parent,), (outer, inner))
         return outer, inner
 
@@ -169,7 +178,8 @@ class Stage:
         if len(axes) == 1:
             return axes[0]
         first = self.leaf_iter_vars.index(axes[0])
-        if self.leaf_iter_vars[first : first + len(axes)] != axes:
+        following = self.leaf_iter_vars[first : first + len(axes)]
+        if len(following) < len(axes) or not all(map(operator.is_, following, axes)):
             self.refuse(
                 "fuse",
                 f"axes {_names(axes)} do not stand next to each other in this order",
@@ -192,9 +202,9 @@ class Stage:
         if len(set(axes)) != len(axes):
             self.refuse("reorder", f"an axis occurs twice in {_names(axes)}")
         self.relations.append(Reorder(axes, caller()))
-        following = iter(axes)
-        self.leaf_iter_vars = tuple(
-            next(following) if axis in axes else axis for axis in self.leaf_iter_vars
+        moved, following = set(axes), iter(axes)
+        self.leaf_iter_vars = Axes(
+            next(following) if axis in moved else axis for axis in self.leaf_iter_vars
         )
 
     def tile(
@@ -330,7 +340,7 @@ class Stage:
             match step:
                 case Split(parent, outer, inner) if parent is axis:
                     return f"was split into {_names((outer, inner))}"
-                case Fuse(parts, fused) if axis in parts:
+                case Fuse(parts, fused) if axis in Axes(parts):
                     return f"was fused into {_names((fused,))}"
         for stage in self.schedule.stages:
             if stage is not self and axis in stage.leaf_iter_vars:
@@ -379,7 +389,7 @@ class Stage:
     def _replace(self, old: Sequence[IterVar], made: Sequence[IterVar]) -> None:
         first = self.leaf_iter_vars.index(old[0])
         after = self.leaf_iter_vars[first + len(old) :]
-        self.leaf_iter_vars = (*self.leaf_iter_vars[:first], *made, *after)
+        self.leaf_iter_vars = Axes((*self.leaf_iter_vars[:first], *made, *after))
 
 
 def made_axis(name: str, extent: Expr, like: IterVar) -> IterVar:

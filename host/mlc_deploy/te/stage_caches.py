@@ -20,7 +20,7 @@ from ..ir import (
 from ..ir.build import compare
 from ..ir.nodes import TRUE, Scope
 from .stage import Fuse, Split, Stage, known_scope, made_axis
-from .tensor import ComputeOp, ExternOp, Operation, Tensor, compute
+from .tensor import Axes, ComputeOp, ExternOp, Operation, Tensor, compute
 
 if TYPE_CHECKING:
     from .stage_schedule import StageSchedule
@@ -66,7 +66,7 @@ def cache_write(s: StageSchedule, tensor: Tensor, scope: Scope) -> Tensor:
             body = _reduction(whole, values, [fresh[a.var] for a in whole.axes])
         case plain:
             body = substitute(plain, values)
-    cached = ComputeOp(name, tuple(fresh[a.var] for a in op.axis), (body,), op.attrs)
+    cached = ComputeOp(name, Axes(fresh[a.var] for a in op.axis), (body,), op.attrs)
     made = Tensor(name, tensor.shape, tensor.dtype, cached)
     s.add(cached, stage, after=False).scope = scope
     copy = ComputeOp(op.name, op.axis, (made[tuple(a.var for a in op.axis)],), {})
@@ -107,7 +107,7 @@ def rfactor(s: StageSchedule, tensor: Tensor, axis: IterVar, factor_axis: int = 
         body = if_then_else(where, substitute(whole.value, values), whole.identity)
     axes = [fresh[a.var] for a in op.axis]
     axes.insert(place, part)
-    partial = ComputeOp(f"{tensor.name}_rf", tuple(axes), (body,), op.attrs)
+    partial = ComputeOp(f"{tensor.name}_rf", Axes(axes), (body,), op.attrs)
     made = Tensor(partial.name, [a.extent for a in axes], tensor.dtype, partial)
     s.add(partial, stage, after=False)
     rest = _axis(axis, axis.var.name)

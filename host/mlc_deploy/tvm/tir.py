@@ -13,8 +13,11 @@ from . import absent
 from .module import build
 
 _EXPRESSIONS = (
-    "abs", "ceil", "cos", "erf", "exp", "floor", "fmod", "log", "max_value", "min_value", "pow",
-    "round", "rsqrt", "sigmoid", "sin", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod",
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp",
+    "floor", "floordiv", "floormod", "fmod", "indexdiv", "indexmod", "isfinite", "isinf", "isnan",
+    "log", "log10", "log1p", "log2", "max_value", "min_value", "nearbyint", "popcount", "pow",
+    "power", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "truncdiv",
+    "truncmod",
 )  # fmt: skip
 _NODES = ("Block", "Buffer", "For", "IterVar")
 __all__ = [
@@ -41,8 +44,4 @@ def __getattr__(name: str) -> Any:
         return getattr(_te, name)
     if name in _NODES:
         return getattr(_ir, name)
-    if name in ("indexdiv", "floordiv"):
-        return lambda a, b: a // b
-    if name in ("indexmod", "floormod"):
-        return lambda a, b: a % b
     raise absent.error(f"tvm.tir.{name}", __all__)

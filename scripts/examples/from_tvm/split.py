@@ -5,6 +5,8 @@ python scripts/examples/from_tvm/split.py [BOARD]
 
 from __future__ import annotations
 
+from typing import Any
+
 from running import Board, check, command, data
 
 import mlc_deploy as mlc
@@ -13,7 +15,8 @@ from mlc_deploy import te
 
 def main(board: Board = "local://") -> None:
     m = te.var("m")
-    for split in ({"factor": 32}, {"nparts": 32}):
+    splits: list[dict[str, Any]] = [{"factor": 32}, {"nparts": 32}]
+    for split in splits:
         A = te.placeholder((m,), name="A")
         B = te.compute((m,), lambda i: A[i] * 2, name="B")
         s = te.create_schedule(B.op)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Constant, Value
+from ...ir import is_const
 from ...ops.quantize import SUMS
 from ..node import Node, shape_of
 from .shapes import expand, reshape, with_axis
@@ -80,7 +81,7 @@ def integer_conv(
 
     if zw is not None:
         count = math.prod(shape_of(zw))
-        zw = reshape(n, zw, () if count == 1 else (count, *(1,) * rank))
+        zw = reshape(n, zw, () if is_const(count, 1) else (count, *(1,) * rank))
     sums = conv(n, x, w, window, groups=groups, **fill)
     return _corrected(n, sums, (zx, zw), (sum_x, sum_w), math.prod(sizes[1:]))
 

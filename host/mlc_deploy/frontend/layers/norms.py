@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...graph.nodes import Value
+from ...ir import is_const
 from ..node import Node, shape_of
 from .shapes import reshape
 from .windows import by_channel
@@ -21,7 +22,7 @@ def group_norm(
     """Normalizes each group of channels of each image. A group per channel makes it the instance
     normalization. scale and shift have an element per channel."""
     batch, channels, *rest = shape_of(x)
-    grouped = (channels,) if groups == channels else (groups, channels // groups)
+    grouped = (channels,) if is_const(channels, groups) else (groups, channels // groups)
     axes = list(range(2, 1 + len(grouped) + len(rest)))
     y = n.emit("layer_norm", reshape(n, x, (batch, *grouped, *rest)), axes=axes, epsilon=epsilon)
     own = (v if v is None else by_channel(n, v, len(shape_of(x))) for v in (scale, shift))

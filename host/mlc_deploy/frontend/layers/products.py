@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...graph.nodes import Value
+from ...ir import same_dim
 from ..node import Node, shape_of
 from .loops import loop
 from .shapes import expand, iota, reshape, with_axis
@@ -42,7 +43,7 @@ def determinant(n: Node, x: Value) -> Value:
     """The determinants of matrices x [..., K, K], by elimination with the largest pivot of each
     column. Raises ValueError for matrices that are not square."""
     *front, rows, size = shape_of(x)
-    if rows != size:
+    if not same_dim(rows, size):
         raise ValueError(f"a determinant of {list(shape_of(x))}")
     count, dtype = math.prod(front), x.type.dtype
     places, zero = iota(n, size, 2, 1), n.constant(0, dtype)

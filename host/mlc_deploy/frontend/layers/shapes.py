@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.extents import LARGEST
 from ...graph.nodes import Value
-from ...ir import Binary, Dim, Expr
+from ...ir import Binary, Dim, Expr, is_const, same_shape
 from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..extents import larger, product, rest, simplified, smaller
@@ -18,17 +18,17 @@ from ..node import Node, limited, shape_of
 
 
 def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    return x if shape_of(x) == tuple(shape) else n.emit("reshape", x, shape=tuple(shape))
+    return x if same_shape(shape_of(x), shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
-def filled_up(shape: Sequence[Any], old: Sequence[Dim]) -> list[Any]:
+def filled_up(shape: Sequence[Dim], old: Sequence[Dim]) -> list[Dim]:
     """The shape of the elements of an old one, where -1 stands for the extent that is left."""
-    given = [extent for extent in shape if extent != -1]
+    given = [extent for extent in shape if not is_const(extent, -1)]
     count, part = product(old), product(given)
     known = isinstance(part, int) and isinstance(count, int)
-    if known and -1 in shape and part and count % part:
+    if known and len(given) < len(shape) and part and count % part:
         raise ValueError(f"{count} elements do not fill {list(shape)}")
-    return [rest(old, given) if extent == -1 else extent for extent in shape]
+    return [rest(old, given) if is_const(extent, -1) else extent for extent in shape]
 
 
 def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
@@ -38,7 +38,7 @@ def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
 
 def with_axis(n: Node, x: Value, axis: int) -> Value:
     """x with another axis of extent 1. A negative axis counts from the end of the result."""
-    shape = list(shape_of(x))
+    shape: list[Dim] = list(shape_of(x))
     shape.insert(normal_axis("unsqueeze", axis, len(shape) + 1), 1)
     return reshape(n, x, shape)
 
@@ -50,7 +50,7 @@ def vector_along(n: Node, x: Value, axis: int, rank: int) -> Value:
 
 
 def expand(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    return x if shape_of(x) == tuple(shape) else n.emit("broadcast_to", x, shape=tuple(shape))
+    return x if same_shape(shape_of(x), shape) else n.emit("broadcast_to", x, shape=tuple(shape))
 
 
 def transposed(n: Node, x: Value) -> Value:
@@ -65,7 +65,7 @@ def transposed(n: Node, x: Value) -> Value:
 def part(n: Node, x: Value, along: Mapping[int, tuple[Dim, int, Dim]]) -> Value:
     """x cut along some axes: begin, step, extent."""
     every = [along.get(axis, (0, 1, extent)) for axis, extent in enumerate(shape_of(x))]
-    if all(taken == (0, 1, e) for taken, e in zip(every, shape_of(x), strict=True)):
+    if all(same_shape(taken, (0, 1, e)) for taken, e in zip(every, shape_of(x), strict=True)):
         return x
     begin, step, shape = (tuple(own) for own in zip(*every, strict=True))
     return n.emit("slice", x, begin=begin, step=step, shape=shape)
@@ -143,7 +143,7 @@ def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
 
 def grown(n: Node, x: Value, most: int) -> Value:
     """x with as many rows as these, those after its own being zeros."""
-    return x if shape_of(x)[0] == most else n.emit("grow", x, axis=0, extent=most)
+    return x if is_const(shape_of(x)[0], most) else n.emit("grow", x, axis=0, extent=most)
 
 
 def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
@@ -180,7 +180,7 @@ MOST_LENGTHS = 16  # of parts that one kernel joins
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
     """Tensors one after the other. Many of unknown lengths are joined by groups, as a kernel takes
     each length as an operand."""
-    parts = [v for v in parts if shape_of(v)[axis] != 0] or parts[:1]
+    parts = [v for v in parts if not is_const(shape_of(v)[axis], 0)] or parts[:1]
     lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}
     if len(lengths) > MOST_LENGTHS and len(parts) > MOST_LENGTHS:
         groups = range(0, len(parts), MOST_LENGTHS)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.nodes import Constant, Value
-from ...ir import Expr
+from ...ir import Expr, is_const, same_dim, same_shape
 from ..node import Node, shape_of
 from .shapes import reshape
 from .windows import Window, biased, conv
@@ -45,7 +45,7 @@ def conv_transpose(
     """
     batch, channels, *extents = shape_of(x)
     inputs, share, *kernel = shape_of(w)
-    if channels != inputs or channels % groups:
+    if not same_dim(channels, inputs) or channels % groups:
         raise ValueError(f"{channels} channels, weights {list(shape_of(w))}, {groups} groups")
     if not any(isinstance(extent, Expr) for extent in extents):
         if (y := _by_phases(n, x, w, window, groups, more, bias)) is not None:
@@ -96,7 +96,7 @@ def _by_phases(
     before, after = window.pads[:rank], window.pads[rank:]
     shape = [h - b - a for h, b, a in zip(had, before, after, strict=True)]
     found = list(shape_of(y))
-    if found[2:] == shape:
+    if same_shape(found[2:], shape):
         return y
     return n.emit(
         "slice", y, begin=(0, 0, *before), step=(1,) * len(found), shape=(*found[:2], *shape)
@@ -151,7 +151,7 @@ def _phase_by_phase(
 def _turned(n: Node, w: Value, axes: Sequence[int]) -> Value:
     """w with its elements along some axes in reverse."""
     shape = shape_of(w)
-    if all(shape[a] == 1 for a in axes):
+    if all(is_const(shape[a], 1) for a in axes):
         return w
     begin = [extent - 1 if a in axes else 0 for a, extent in enumerate(shape)]
     step = [-1 if a in axes else 1 for a in range(len(shape))]

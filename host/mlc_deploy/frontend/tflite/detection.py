@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Value
+from ...ir import is_const, same_shape
 from ..layers.shapes import iota, reshape, rows, top_k
 from ..node import limited, shape_of
 from .node import Converter, TfliteNode
@@ -71,9 +72,10 @@ def _post_process(n: TfliteNode) -> Any:
     options = _options(n)
     boxes, scores, anchors = (dequantized_input(n, k) for k in range(3))
     (one, count, width), total = shape_of(boxes), shape_of(scores)[-1]
-    if one != 1 or width < 4 or shape_of(scores) != (1, count, total) or count < 1:
+    fits = is_const(one, 1) and same_shape(shape_of(scores), (1, count, total))
+    if not fits or width < 4 or count < 1:
         raise ValueError(f"boxes {list(shape_of(boxes))}, scores {list(shape_of(scores))}")
-    if shape_of(anchors) != (count, 4) or not 0 <= total - options.classes <= 1:
+    if not same_shape(shape_of(anchors), (count, 4)) or not 0 <= total - options.classes <= 1:
         raise ValueError(f"anchors {list(shape_of(anchors))}, {total} classes")
     corners = _corners(n, reshape(n, boxes, (count, width)), anchors, options)
     own = rows(n, reshape(n, scores, (count, total)), total - options.classes, options.classes, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.nodes import Value
+from ...ir import is_const
 from ..layers.fourier import transform
 from ..layers.norms import lp_norm
 from ..layers.shapes import reshape, rows, select, stacked
@@ -24,7 +25,7 @@ def _rfft2d(n: TfliteNode) -> Any:
     or filled with zeros. The output has width // 2 + 1 columns."""
     x, lengths = n.input(0), n.ints(1, "fft_length")
     shape = shape_of(x)
-    if len(shape) < 2 or len(lengths) != 2 or 0 in shape:
+    if len(shape) < 2 or len(lengths) != 2 or any(is_const(extent, 0) for extent in shape):
         raise ValueError(f"data of shape {list(shape)} transformed to {lengths}")
     if any(length < 1 or length & (length - 1) for length in lengths):
         raise ValueError(f"lengths of {lengths} are not powers of two")

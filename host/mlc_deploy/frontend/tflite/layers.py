@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Constant, Value
+from ...ir import is_const, same_shape
 from ..layers.integers import integer_conv, integer_matmul
 from ..layers.norms import lp_norm
 from ..layers.shapes import reshape
@@ -86,7 +87,7 @@ def _depthwise(n: TfliteNode) -> Any:
     x, w = channels_first(n, n.input(0)), n.input(1)
     channels = shape_of(x)[1]
     one, height, width, outputs = shape_of(w)
-    if one != 1 or outputs % channels:
+    if not is_const(one, 1) or outputs % channels:
         raise ValueError(f"{channels} channels of data, weights {list(shape_of(w))}")
     w = reshape(n, n.emit("transpose", w, axes=(3, 0, 1, 2)), (outputs, 1, height, width))
     return _convolution(n, x, w, channels)
@@ -230,7 +231,7 @@ def _fully_connected(n: TfliteNode) -> Any:
         y = n.emit("dense", flat, w, transpose_b=True)
         bias = n.optional(2)
         y = activated(n, y if bias is None else n.emit("add", y, bias))
-    keep = n.option("KeepNumDims", False) and shape[-1:] == (width,)
+    keep = n.option("KeepNumDims", False) and same_shape(shape[-1:], (width,))
     return reshape(n, y, (*shape[:-1], outputs)) if keep else y
 
 

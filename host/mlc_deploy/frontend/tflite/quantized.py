@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Constant, Value
+from ...ir import is_const
 from ...ops.lookup import VALUES, all_values
 from ...ops.quantize import SUMS
 from ..layers.shapes import joined, rows
@@ -230,10 +231,11 @@ def dequantized_input(n: TfliteNode, number: int) -> Value:
     if found is None or x.type.dtype not in (*EIGHT_BITS, "int16"):
         raise ValueError(f"{x.type.dtype} without a scale is not supported")
     rank = len(shape_of(x))
-    axis = found.axis if found.scales.size > 1 else 0
-    if found.scales.size > 1 and (axis >= rank or shape_of(x)[axis] != found.scales.size):
-        raise ValueError(f"{found.scales.size} scales along axis {axis} of {list(shape_of(x))}")
-    own = [found.scales.size if d == axis else 1 for d in range(rank)] if rank else []
+    count = found.scales.size
+    axis = found.axis if count > 1 else 0
+    if count > 1 and (axis >= rank or not is_const(shape_of(x)[axis], count)):
+        raise ValueError(f"{count} scales along axis {axis} of {list(shape_of(x))}")
+    own = [count if d == axis else 1 for d in range(rank)] if rank else []
     zeros = np.broadcast_to(found.zeros, found.scales.shape).reshape(own)
     return n.emit(
         "dequantize", x, Constant(found.scales.reshape(own)), n.constant(zeros, x.type.dtype)
@@ -317,7 +319,7 @@ def _softmax(n: TfliteNode) -> Any:
     """Uses a table of e^(-scale * difference); sums in float32, from the first to the last."""
     x, own, out = n.input(0), n.affine(0), n.affine_out()
     shape = shape_of(x)
-    if not shape or 0 in shape:
+    if not shape or any(is_const(extent, 0) for extent in shape):
         raise ValueError(f"data of shape {list(shape)}")
     last = len(shape) - 1
     scale = -own.scale * np.float32(n.option("Beta"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.nodes import Value
+from ...ir import is_const
 from ...ops.shape import normal_axis
 from ..layers.indices import checked, gather, gather_nd, scatter_nd
 from ..layers.resize import axes_in_order, interpolated, nearest, source_coordinates
@@ -44,7 +45,7 @@ def _reshape(n: TfliteNode) -> Any:
         shape = n.ints(1, "shape")
     else:
         shape = n.option_ints("NewShape")
-    if len(shape) == 1 and shape[0] == 0 and math.prod(shape_of(x)) == 1:
+    if len(shape) == 1 and shape[0] == 0 and is_const(math.prod(shape_of(x)), 1):
         shape = []  # how old files write a scalar
     return reshape(n, x, filled_up(shape, shape_of(x)))
 
@@ -52,9 +53,9 @@ def _reshape(n: TfliteNode) -> Any:
 def _squeeze(n: TfliteNode) -> Any:
     x, shape = _moved(n), n.shape()
     axes = {normal_axis(n.op, a, len(shape)) for a in n.option_ints("SqueezeDims")}
-    if any(shape[axis] != 1 for axis in axes):
+    if any(not is_const(shape[axis], 1) for axis in axes):
         raise ValueError(f"axes {sorted(axes)} of {list(shape)} are not all 1")
-    gone = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
+    gone = axes or {axis for axis, extent in enumerate(shape) if is_const(extent, 1)}
     return reshape(n, x, [extent for axis, extent in enumerate(shape) if axis not in gone])
 
 
@@ -82,7 +83,7 @@ def _pack(n: TfliteNode) -> Any:
 
 def _unpack(n: TfliteNode) -> Any:
     x, axis = _moved(n), normal_axis(n.op, n.option("Axis", 0), len(n.shape()))
-    if n.shape()[axis] != len(n.made):
+    if not is_const(n.shape()[axis], len(n.made)):
         raise ValueError(f"{len(n.made)} outputs for {n.shape()[axis]} elements")
     return [select(n, x, k, axis) for k in range(len(n.made))]
 

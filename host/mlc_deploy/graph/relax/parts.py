@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arith import simplify_expr
 from ...errors import GraphError
-from ...ir import Const, Dim, Expr, dtype_of
+from ...ir import Const, Dim, Expr, dtype_of, same_shape
 from ...ir.nodes import dim
 from ...ops import frozen_attrs
 from ...ops.shape import normal_axis
@@ -153,7 +153,7 @@ def fixed(word: str, dims: Sequence[Dim]) -> list[int]:
 
 
 def reshaped(e: Emits, x: Value, shape: Sequence[Dim]) -> Value:
-    made: Value = x if shape_of(x) == tuple(shape) else e.emit("reshape", x, shape=tuple(shape))
+    made: Value = x if same_shape(shape_of(x), shape) else e.emit("reshape", x, shape=tuple(shape))
     return made
 
 

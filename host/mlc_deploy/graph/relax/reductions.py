@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ir import dtype_of
+from ...ir import dtype_of, is_const
 from ..nodes import Call, Value
 from .parts import (
     Emits,
@@ -125,7 +125,11 @@ def collapse_sum_to(e: Emits, data: Any, shape: Any) -> Made:
     """The sum over the axes along which `shape` was broadcast."""
     x, own = tensor("collapse_sum_to", data), shape_of(data)
     front = len(own) - len(shape)
-    over = [d for d in range(len(own)) if d < front or (shape[d - front] == 1 and own[d] != 1)]
+    over = [
+        d
+        for d in range(len(own))
+        if d < front or (is_const(shape[d - front], 1) and not is_const(own[d], 1))
+    ]
     if not over:
         return call("copy", x)
     total = e.emit("sum", x, axes=over, keepdims=True)

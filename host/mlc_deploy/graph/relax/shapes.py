@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import Expr, dtype_of
+from ...ir import Expr, dtype_of, is_const
 from ...ops.elementwise import same_extent
 from ...ops.shape import normal_axis
 from ..nodes import Constant, Value
@@ -45,17 +45,19 @@ BEYOND = 1 << 30  # an index that means the end of an axis
 def reshape(e: Emits, x: Any, shape: Any) -> Made:
     x = tensor("reshape", x)
     wanted = list(extents("reshape", shape))
-    if wanted.count(-1) > 1:
+    if sum(is_const(n, -1) for n in wanted) > 1:
         raise refused(f"R.reshape: {tuple(wanted)} has more than one -1")
     for d, n in enumerate(wanted):
-        if n == 0 and 0 not in shape_of(x) and d < rank_of(x):
+        empty = any(is_const(own, 0) for own in shape_of(x))
+        if is_const(n, 0) and not empty and d < rank_of(x):
             wanted[d] = shape_of(x)[d]  # 0 takes over the dimension
-    if -1 in wanted:
-        known = product([n for n in wanted if n != -1])
+    if any(is_const(n, -1) for n in wanted):
+        known = product([n for n in wanted if not is_const(n, -1)])
         whole: Any = product(shape_of(x))
         if is_static((known, whole)) and (not known or whole % known):
             raise refused(f"R.reshape: {whole} elements do not fill {tuple(wanted)}")
-        wanted[wanted.index(-1)] = extent(whole // known)
+        rest = extent(whole // known)
+        wanted = [rest if is_const(n, -1) else n for n in wanted]
     return call("reshape", x, shape=tuple(wanted))
 
 
@@ -84,11 +86,11 @@ def expand_dims(e: Emits, x: Any, axis: Any) -> Made:
 def squeeze(e: Emits, x: Any, axis: Any = None) -> Made:
     x = tensor("squeeze", x)
     if axis is None:
-        gone = [d for d, n in enumerate(shape_of(x)) if n == 1]
+        gone = [d for d, n in enumerate(shape_of(x)) if is_const(n, 1)]
     else:
         gone = axes_of("squeeze", x, axis)
         for d in gone:
-            if shape_of(x)[d] != 1:
+            if not is_const(shape_of(x)[d], 1):
                 raise refused(f"R.squeeze: axis {d} of {x.type} is not 1 long")
     return call("reshape", x, shape=tuple(n for d, n in enumerate(shape_of(x)) if d not in gone))
 
@@ -376,7 +378,7 @@ def dequantize(
 def _along(e: Emits, word: str, v: Any, x: Value, axis: int) -> Value:
     """A vector along an axis of x; a tensor of another rank as it is."""
     own = tensor(word, v)
-    if rank_of(own) != 1 or rank_of(x) < 2 or shape_of(own) == (1,):
+    if rank_of(own) != 1 or rank_of(x) < 2 or is_const(shape_of(own)[0], 1):
         return own
     after = [1] * (rank_of(x) - 1 - axis_of(word, x, axis))
     return reshaped(e, own, [*shape_of(own), *after]) if after else own

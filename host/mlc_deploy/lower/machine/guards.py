@@ -3,6 +3,7 @@ guards, so that no element is read that was not read before."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -50,7 +51,8 @@ def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
                 return made
             if isinstance(n, Call) and n.name == "if_then_else":
                 args = [within(own)(e) for e, own in _branches(n, guards, known)]
-                return with_fields(n, args=tuple(args)) if args != list(n.args) else n
+                same = all(map(operator.is_, args, n.args))
+                return n if same else with_fields(n, args=tuple(args))
             return rebuild(n, inside)
 
         return inside

@@ -71,9 +71,12 @@ def _neighbours(run: Sequence[Stmt], registers: Sequence[int]) -> bool:
     """Whether they store bytes made of floats, one vector after the other, each with as many lanes
     as one of the registers."""
     first = run[0]
-    if len(run) < 2 or not (isinstance(first, Store) and isinstance(first.indices[0], Ramp)):
+    if len(run) < 2 or not isinstance(first, Store) or not first.indices:
         return False
-    start, each = linear(first.indices[0].base, {}), first.indices[0].lanes
+    place = first.indices[0]
+    if not isinstance(place, Ramp):
+        return False
+    start, each = linear(place.base, {}), place.lanes
     if each not in registers:
         return False
     for n, s in enumerate(run):
@@ -115,10 +118,10 @@ def _joined(vectors: Sequence[Expr]) -> Expr:
             of = [v.a for v in vectors if isinstance(v, Cast) and _is_float(v.a)]
             if len(of) == len(vectors):
                 return Cast(dtype, _joined(of))
-        case Call("round"):
-            args = [v.args[0] for v in vectors if isinstance(v, Call) and v.name == "round"]
+        case Call("nearbyint"):
+            args = [v.args[0] for v in vectors if isinstance(v, Call) and v.name == "nearbyint"]
             if len(args) == len(vectors):
-                return Call("round", (_joined(args),), dtype)
+                return Call("nearbyint", (_joined(args),), dtype)
         case Binary(op, _, Broadcast(Const(value) as same)):
             a = [
                 v.a

@@ -34,15 +34,15 @@ from .target import target_of
 
 @optional(level=1)
 def clamp_floats(func: PrimFunc) -> PrimFunc:
-    """Cast("float32", Cast("int32", Cast("int8", min(max(round(x) + zero, -128), 127))) - zero)
-    =>   min(max(round(x), -128 - zero), 127 - zero)
+    """Cast("float32", Cast("int32", Cast("int8", min(max(nearbyint(x) + zero, -128), 127))) - zero)
+    =>   min(max(nearbyint(x), -128 - zero), 127 - zero)
 
     where the machine has instructions that round floats: AArch64, and x86-64 with AVX2. Narrowing,
     widening and converting take twice as many instructions. Integers this small are exact in
     float32; the sign of a zero may differ.
     """
     target = target_of(func)
-    if target is None or "round" not in contents(func.body).calls:
+    if target is None or "nearbyint" not in contents(func.body).calls:
         return func
     if target.arch != "aarch64" and not (target.arch == "x86_64" and target.has("avx2")):
         return func
@@ -72,7 +72,7 @@ def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
             ends = value_range(dtype_of(small).scalar)
             if (uniform(least), uniform(most)) != ends:
                 return None
-            if not isinstance(rounded, Call) or rounded.name != "round":
+            if not isinstance(rounded, Call) or rounded.name != "nearbyint":
                 return None
             if rounded.dtype != e.dtype:
                 return None

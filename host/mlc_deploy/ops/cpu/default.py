@@ -34,6 +34,7 @@ from ...ir import (
     Region,
     Store,
     Var,
+    is_const,
     statements,
     substitute,
     symbols_of,
@@ -372,7 +373,7 @@ def _steps_through(region: Region, inner: Sequence[Var], extents: Sequence[Expr]
     same = all(a is b for a, b in zip(tail, inner, strict=True))
     head = {n for low in region.minimum[: -len(inner)] for n in walk(low) if isinstance(n, Var)}
     whole = all(
-        isinstance(e, Const) and e.value == n for e, n in zip(extents[1:], shape[1:], strict=True)
+        isinstance(n, int) and is_const(e, n) for e, n in zip(extents[1:], shape[1:], strict=True)
     )
     return same and whole and not head & set(inner)
 

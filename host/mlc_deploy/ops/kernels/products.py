@@ -13,7 +13,7 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Dim, Expr, PrimFunc, Reduce, const
+from ...ir import Dim, Expr, PrimFunc, Reduce, const, same_shape
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import OPEN, static
@@ -138,7 +138,7 @@ class FloatProduct(Product):
         """Whether a task fills and multiplies one matrix of several: a kernel that fills all before
         it multiplies runs on one thread."""
         known = [n for n in self.batch if isinstance(n, int)]
-        alone = self.types[1].shape[:-2] == self.batch and len(known) == len(self.batch)
+        alone = same_shape(self.types[1].shape[:-2], self.batch) and len(known) == len(self.batch)
         return self.filled and alone and prod(known) >= FEW_TASKS
 
     @property

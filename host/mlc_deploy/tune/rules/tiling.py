@@ -238,7 +238,10 @@ def _loads(sch: Schedule, block: str, result: str, loops: Sequence[str]) -> Load
         for n in walk(own):
             if isinstance(n, Var):
                 moves.setdefault(n, set()).update(names)
-    regions = [[n for low in r.minimum for n in walk(low) if n in moves] for r in found.reads]
+    regions = [
+        [n for low in r.minimum for n in walk(low) if isinstance(n, Var) and n in moves]
+        for r in found.reads
+    ]
     used = [set().union(*(moves[n] for n in region)) for region in regions]
     return tuple(tuple(n for n, loop in enumerate(loops) if loop in names) for names in used)
 
