@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ModelWarning
 from ..graph.nodes import Value
+from ..ir import is_const
 from .layers.indices import gather
 from .layers.products import scaled
 from .layers.shapes import joined, reshape, rows, with_axis
