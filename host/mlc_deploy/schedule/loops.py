@@ -334,7 +334,7 @@ def require_independent(
 
 
 def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> None:
-    """Refuses where a block uses what another block writes in other turns of the loop."""
+    """Refuses where a block uses what another block writes in other iterations of the loop."""
     blocks = list(blocks_in(target.body))
     for writer in blocks:
         if all(_private(func, target, w.buffer) for w in writer.writes):
@@ -345,7 +345,7 @@ def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> Non
                 refuse(
                     primitive,
                     f"block '{other.name}' uses elements of '{shared.name}' that block "
-                    f"'{writer.name}' writes in other turns of loop '{target.name}'",
+                    f"'{writer.name}' writes in other iterations of loop '{target.name}'",
                     target,
                 )
 
