@@ -77,7 +77,7 @@ def _clamped(e: Cast, zeros: Container[Var]) -> Expr | None:
             if rounded.dtype != e.dtype:
                 return None
             low, high = (_like(e, const(int(end)) - zero) for end in ends)
-            kept = rounded
+            kept: Expr = rounded
             if number is not None:
                 kept = Select(compare("==", rounded, rounded), rounded, low, e.dtype)
             clamp = Binary("min", Binary("max", kept, low, e.dtype), high, e.dtype)
