@@ -73,7 +73,8 @@ def softplus(x: Array) -> Array:
 
 def sigmoid(x: Array) -> Array:
     power = np.exp(-np.abs(x))
-    return np.where(x < 0, power, 1.0) / (1 + power)
+    below: Array = np.where(x < 0, power, 1.0) / (1 + power)
+    return below
 
 
 def product(x: Array, factor: Array) -> Array:
@@ -83,7 +84,7 @@ def product(x: Array, factor: Array) -> Array:
 
 def gelu_tanh(x: Array) -> Array:
     """x * (1 + tanh u) / 2 is x * sigmoid(2 u)."""
-    return x * (sigmoid(2 * math.sqrt(2 / math.pi) * (x * x * x * 0.044715 + x)))
+    return np.asarray(x * sigmoid(2 * math.sqrt(2 / math.pi) * (x * x * x * 0.044715 + x)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,15 @@ FUNCTIONS: dict[str, Function] = {
     "floor": Function(np.floor, 0),
     "gelu": Function(
         lambda x: product(x, erfc(-x * 0.5**0.5) / 2),
+        23,  # a rational function of few terms: codegen/math.py
         attrs={"approximate": "none"},
         of_argument=True,
     ),
     "gelu (tanh)": Function(gelu_tanh, attrs={"approximate": "tanh"}, op="gelu", of_argument=True),
     "hard_sigmoid": Function(
-        lambda x: np.clip(x * 0.25 + 0.5, 0, 1),
-        attrs={"alpha": 0.25, "beta": 0.5},
+        lambda x: np.clip(x * float(np.float32(0.2)) + 0.5, 0, 1),
+        attrs={"alpha": float(np.float32(0.2)), "beta": 0.5},
+        of_argument=True,
     ),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), of_argument=True),
     "leaky_relu": Function(lambda x: np.where(x < 0, x * 0.125, x), attrs={"alpha": 0.125}),
@@ -283,14 +286,18 @@ def measured(
     return found
 
 
+def flushed(x: Array) -> Array:
+    """float32 numbers, the denormal ones as 0."""
+    return np.where(np.abs(x) < TINY, np.copysign(np.float32(0), x), x)
+
+
 def _worst(function: Function, x: Array, actual: Array, flushes: bool) -> Worst:
     with np.errstate(all="ignore"):
         wanted = function.exact(x.astype(np.float64))
         off = error_of(function, x, actual, wanted)
         if flushes and x.dtype == np.float32:
-            zero = np.where(np.abs(x) < TINY, np.copysign(np.float32(0), x), x)
-            other = function.exact(zero.astype(np.float64))
-            off = np.minimum(off, error_of(function, zero, actual, other))
+            other = function.exact(flushed(x).astype(np.float64))
+            off = np.minimum(off, error_of(function, flushed(x), flushed(actual), other))
             off[(np.abs(wanted) < 4 * TINY) & (actual == 0)] = 0
     at = int(off.argmax())
     return Worst(*(float(v[at]) for v in (off, x, actual, wanted)))

@@ -20,6 +20,7 @@ GROUPS = {
     "schedules": "many random schedules against the unscheduled program",
     "fuzz": "a minute of libFuzzer on all that reads others' bytes (needs clang and llvm)",
     "hostile": "2,000 hostile inputs of every operator with run-time indices, on four targets",
+    "sockets": "where each command listens",
     "backends": "thousands of random kernels and models: C with sanitizers, LLVM, both ARMs",
     "numbers": "every pattern of float32, and every place of float16 and float64 (minutes)",
     "differential": "5,000 random ONNX graphs against onnxruntime",

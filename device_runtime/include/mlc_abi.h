@@ -26,7 +26,7 @@
  *       "inputs", "outputs"  [{"name": str, "dtype": str, "shape": [uint],
  *                   "state": str,  of an output that a run finds as the run before left it, zero at
  *                             first: what it is called as an input
- *                   "open": [str]}]  where a run decides about extents: which one each is, "" for
+ *                   "open": [str]}]  with dynamic extents: which one each is, "" for
  *                             one that is known. The shape is the largest; elements are dense
  *       "extents"   map       name: the most that an extent can be. An input or output of the name,
  *                             int64[], says what it is; absent where all are known
@@ -38,16 +38,16 @@
  *                             arg = [space:uint, index:uint, offset:uint, size:uint], bytes;
  *                             space as in mlc_space, index the input's or output's number (else 0).
  *                             One that moves goes on with loop:uint, bytes:int for each loop: by
- *                             so many bytes from each turn of it to the next
+ *                             so many bytes from each iteration of it to the next
  *       "procedures"  [[step]]  present when the model has loops or branches. The first one is run,
  *                             and each other one by one step of a procedure before it
  *                             step = the number of a call, or
  *                             [0, loop, turns, procedure, condition:arg|nil, turn:arg|nil,
  *                              count:arg|nil], or
  *                             [1, condition:arg, procedure, otherwise:procedure]
- *                             Loops are numbered as they come. A turn runs only while its
+ *                             Loops are numbered as they come. An iteration runs only while its
  *                             condition, a bool, holds; its number, an int64, is written to `turn`.
- *                             Where there is a `count`, an int64, it says how many turns there are,
+ *                             Where there is a `count`, an int64, it says how many iterations there are,
  *                             of `turns` at most. What moves backwards then begins at the last one
  *
  * The call table is data: the runtime walks it, so timing each layer, stopping after one, or

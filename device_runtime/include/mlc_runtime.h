@@ -39,7 +39,7 @@ typedef struct {
     size_t offset;  /* bytes */
 } mlc_operand;
 
-/* An operand of a call moves: by so many bytes from each turn of a loop to the next. */
+/* An operand of a call moves: by so many bytes from each iteration of a loop to the next. */
 typedef struct {
     uint32_t operand, loop;
     int64_t bytes;
@@ -70,12 +70,12 @@ enum mlc_step_kind { MLC_CALL, MLC_LOOP, MLC_BRANCH };
 typedef struct {
     uint32_t kind;        /* an mlc_step_kind */
     uint32_t call;        /* the call; of a loop or branch, the first that is in it or follows it */
-    uint32_t loop, turns; /* a loop's number, less than MLC_MAX_LOOPS, and how often it turns */
+    uint32_t loop, turns; /* a loop's number, less than MLC_MAX_LOOPS, and how often it runs */
     uint32_t procedure;   /* that a loop runs, or a branch whose condition holds */
     uint32_t otherwise;   /* that a branch runs whose condition does not hold */
     uint32_t conditional; /* whether a loop has a condition, as every branch has */
-    uint32_t numbered;    /* whether a loop writes the number of its turn down */
-    uint32_t counted;     /* whether a loop reads how often it turns; `turns` is then the most */
+    uint32_t numbered;    /* whether a loop writes the number of its iteration down */
+    uint32_t counted;     /* whether a loop reads how often it runs; `turns` is then the most */
     mlc_call places;      /* no kernel's: operand 0 is the condition, 1 that number, 2 that count */
 } mlc_step;
 

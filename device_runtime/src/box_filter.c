@@ -1,6 +1,7 @@
 /* The system calls that computing takes, as a program for the kernel's packet filter (seccomp). */
 #define _GNU_SOURCE /* siginfo_t, CLONE_THREAD */
 #include "box.h"
+#include "names.h"
 
 #include <errno.h>
 #include <linux/audit.h>
@@ -209,62 +210,59 @@ bool filter_begin(volatile uint32_t *forbidden) {
 
 /* ---- Names ---- */
 
-#define NAMED(name) {SYS_##name, #name}
+/* Those that somebody would try; and those that are allowed, but to this program alone. */
+#define EVERYWHERE(X)                                                                              \
+    X(accept4) X(bind) X(bpf) X(capset) X(chdir) X(chroot) X(clone) X(clone3) X(close)             \
+    X(close_range) X(connect) X(dup) X(dup3) X(execve) X(execveat) X(exit) X(fallocate) X(fchmod)  \
+    X(fchmodat) X(fcntl) X(ftruncate) X(getdents64) X(getpid) X(init_module) X(io_uring_setup)     \
+    X(ioctl) X(kill) X(linkat) X(listen) X(memfd_create) X(mkdirat) X(mknodat) X(mount) X(openat)  \
+    X(openat2) X(perf_event_open) X(personality) X(pidfd_getfd) X(pidfd_open)                      \
+    X(pidfd_send_signal) X(pipe2) X(ppoll) X(prctl) X(prlimit64) X(process_vm_readv)               \
+    X(process_vm_writev) X(ptrace) X(pwrite64) X(reboot) X(recvfrom) X(recvmsg) X(renameat2)       \
+    X(rt_sigaction) X(rt_sigqueueinfo) X(rt_sigreturn) X(sched_setaffinity) X(sched_setscheduler)  \
+    X(sendmsg) X(sendto) X(setitimer) X(setns) X(setpgid) X(setpriority) X(setresuid)              \
+    X(setrlimit) X(setsid) X(setuid) X(shmget) X(shutdown) X(sigaltstack) X(socket) X(socketpair)  \
+    X(symlinkat) X(tgkill) X(timer_create) X(tkill) X(truncate) X(umount2) X(unlinkat) X(unshare)  \
+    X(userfaultfd) X(utimensat) X(vmsplice) X(wait4) X(write) X(writev) X(brk) X(madvise)          \
+    X(mprotect) X(mremap) X(munmap) X(rt_sigprocmask) X(exit_group)
 
-/* Those that somebody would try. */
-static const struct {
-    uint32_t number;
-    char name[20];
-} NAMES[] = {
-    NAMED(accept4),       NAMED(bind),          NAMED(bpf),           NAMED(capset),
-    NAMED(chdir),         NAMED(chroot),        NAMED(clone),         NAMED(clone3),
-    NAMED(close),         NAMED(close_range),   NAMED(connect),       NAMED(dup),
-    NAMED(dup3),          NAMED(execve),        NAMED(execveat),      NAMED(exit),
-    NAMED(fallocate),     NAMED(fchmod),        NAMED(fchmodat),      NAMED(fcntl),
-    NAMED(ftruncate),     NAMED(getdents64),    NAMED(getpid),        NAMED(init_module),
-    NAMED(io_uring_setup), NAMED(ioctl),        NAMED(kill),          NAMED(linkat),
-    NAMED(listen),        NAMED(memfd_create),  NAMED(mkdirat),       NAMED(mknodat),
-    NAMED(mount),         NAMED(openat),        NAMED(openat2),       NAMED(perf_event_open),
-    NAMED(personality),   NAMED(pidfd_getfd),   NAMED(pidfd_open),    NAMED(pidfd_send_signal),
-    NAMED(pipe2),         NAMED(ppoll),         NAMED(prctl),         NAMED(prlimit64),
-    NAMED(process_vm_readv), NAMED(process_vm_writev), NAMED(ptrace), NAMED(pwrite64),
-    NAMED(reboot),        NAMED(recvfrom),      NAMED(recvmsg),       NAMED(renameat2),
-    NAMED(rt_sigaction),  NAMED(rt_sigqueueinfo), NAMED(rt_sigreturn), NAMED(sched_setaffinity),
-    NAMED(sched_setscheduler), NAMED(sendmsg),  NAMED(sendto),        NAMED(setitimer),
-    NAMED(setns),         NAMED(setpgid),       NAMED(setpriority),   NAMED(setresuid),
-    NAMED(setrlimit),     NAMED(setsid),        NAMED(setuid),        NAMED(shmget),
-    NAMED(shutdown),      NAMED(sigaltstack),   NAMED(socket),        NAMED(socketpair),
-    NAMED(symlinkat),     NAMED(tgkill),        NAMED(timer_create),  NAMED(tkill),
-    NAMED(truncate),      NAMED(umount2),       NAMED(unlinkat),      NAMED(unshare),
-    NAMED(userfaultfd),   NAMED(utimensat),     NAMED(vmsplice),      NAMED(wait4),
-    NAMED(write),         NAMED(writev),
-    /* Allowed, but to this program alone. */
-    NAMED(brk),           NAMED(madvise),       NAMED(mprotect),      NAMED(mremap),
-    NAMED(munmap),        NAMED(rt_sigprocmask), NAMED(exit_group),
 #ifdef SYS_mmap2
-    NAMED(mmap2),
+#define MAPPED(X) X(mmap2)
 #else
-    NAMED(mmap),
+#define MAPPED(X) X(mmap)
 #endif
 #ifdef SYS_fork /* where the oldest calls are there beside those that replace them */
-    NAMED(access),        NAMED(chmod),         NAMED(creat),         NAMED(dup2),
-    NAMED(fork),          NAMED(link),          NAMED(mkdir),         NAMED(open),
-    NAMED(pipe),          NAMED(poll),          NAMED(rename),        NAMED(symlink),
-    NAMED(unlink),        NAMED(vfork),
+#define OLDEST(X)                                                                                  \
+    X(access) X(chmod) X(creat) X(dup2) X(fork) X(link) X(mkdir) X(open) X(pipe) X(poll)           \
+    X(rename) X(symlink) X(unlink) X(vfork)
+#else
+#define OLDEST(X)
 #endif
 #ifdef SYS_alarm
-    NAMED(alarm),
+#define ALARM(X) X(alarm)
+#else
+#define ALARM(X)
 #endif
 #ifdef SYS_setuid32
-    NAMED(setuid32),      NAMED(setresuid32),
+#define WIDE(X) X(setuid32) X(setresuid32)
+#else
+#define WIDE(X)
 #endif
 #ifdef SYS_ftruncate64
-    NAMED(ftruncate64),
+#define LONG(X) X(ftruncate64)
+#else
+#define LONG(X)
 #endif
-};
+
+#define EACH(X) EVERYWHERE(X) MAPPED(X) OLDEST(X) ALARM(X) WIDE(X) LONG(X)
+#define NAME(name) NUL_AFTER(#name)
+#define NUMBER(name) SYS_##name,
+
+static const char NAMES[] = EACH(NAME);
+static const uint16_t NUMBERS[] = {EACH(NUMBER)};
 
 const char *filter_name(uint32_t number) {
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (NAMES[i].number == number) return NAMES[i].name;
+    for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
+        if (NUMBERS[i] == number) return name_at(NAMES, i);
     return NULL;
 }

@@ -5,6 +5,7 @@
 
 #include "cpu.h"
 #include "kernel_text.h"
+#include "names.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -39,33 +40,34 @@ const char *mlc_cpu_model(unsigned core, char *name, size_t size) {
 #else
 
 /* Implementer and part number of a MIDR, and the names of -mcpu where LLVM has one. */
-static const struct {
-    uint8_t implementer;
-    uint16_t part;
-    const char *name;
-} parts[] = {
-    {0x41, 0xc05, "cortex-a5"},    {0x41, 0xc07, "cortex-a7"},   {0x41, 0xc08, "cortex-a8"},
-    {0x41, 0xc09, "cortex-a9"},    {0x41, 0xc0d, "cortex-a17"},  {0x41, 0xc0e, "cortex-a17"},
-    {0x41, 0xc0f, "cortex-a15"},   {0x41, 0xd01, "cortex-a32"},  {0x41, 0xd02, "cortex-a34"},
-    {0x41, 0xd03, "cortex-a53"},   {0x41, 0xd04, "cortex-a35"},  {0x41, 0xd05, "cortex-a55"},
-    {0x41, 0xd06, "cortex-a65"},   {0x41, 0xd07, "cortex-a57"},  {0x41, 0xd08, "cortex-a72"},
-    {0x41, 0xd09, "cortex-a73"},   {0x41, 0xd0a, "cortex-a75"},  {0x41, 0xd0b, "cortex-a76"},
-    {0x41, 0xd0c, "neoverse-n1"},  {0x41, 0xd0d, "cortex-a77"},  {0x41, 0xd0e, "cortex-a76ae"},
-    {0x41, 0xd40, "neoverse-v1"},  {0x41, 0xd41, "cortex-a78"},  {0x41, 0xd42, "cortex-a78ae"},
-    {0x41, 0xd43, "cortex-a65ae"}, {0x41, 0xd44, "cortex-x1"},   {0x41, 0xd46, "cortex-a510"},
-    {0x41, 0xd47, "cortex-a710"},  {0x41, 0xd48, "cortex-x2"},   {0x41, 0xd49, "neoverse-n2"},
-    {0x41, 0xd4a, "neoverse-e1"},  {0x41, 0xd4b, "cortex-a78c"}, {0x41, 0xd4c, "cortex-x1c"},
-    {0x41, 0xd4d, "cortex-a715"},  {0x41, 0xd4e, "cortex-x3"},   {0x41, 0xd4f, "neoverse-v2"},
-    {0x41, 0xd80, "cortex-a520"},  {0x41, 0xd81, "cortex-a720"}, {0x41, 0xd82, "cortex-x4"},
-    {0x41, 0xd84, "neoverse-v3"},  {0x41, 0xd85, "cortex-x925"}, {0x41, 0xd87, "cortex-a725"},
-    {0x41, 0xd8e, "neoverse-n3"},  {0x43, 0x0a1, "thunderx"},    {0x43, 0x0af, "thunderx2t99"},
-    {0x46, 0x001, "a64fx"},        {0x48, 0xd01, "tsv110"},      {0x4e, 0x004, "carmel"},
-    {0x51, 0x04d, "krait"},        {0x51, 0x06f, "krait"},       {0x51, 0x205, "kryo"},
-    {0x51, 0x211, "kryo"},         {0x51, 0x800, "cortex-a73"},  {0x51, 0x801, "cortex-a53"},
-    {0x51, 0x802, "cortex-a75"},   {0x51, 0x803, "cortex-a55"},  {0x51, 0x804, "cortex-a76"},
-    {0x51, 0x805, "cortex-a55"},   {0x51, 0x001, "oryon-1"},     {0x61, 0x022, "apple-m1"},
-    {0x61, 0x023, "apple-m1"},     {0xc0, 0xac3, "ampere1"},     {0xc0, 0xac4, "ampere1a"},
-};
+#define PARTS(X)                                                                                   \
+    X(0x41, 0xc05, "cortex-a5")    X(0x41, 0xc07, "cortex-a7")    X(0x41, 0xc08, "cortex-a8")      \
+    X(0x41, 0xc09, "cortex-a9")    X(0x41, 0xc0d, "cortex-a17")   X(0x41, 0xc0e, "cortex-a17")     \
+    X(0x41, 0xc0f, "cortex-a15")   X(0x41, 0xd01, "cortex-a32")   X(0x41, 0xd02, "cortex-a34")     \
+    X(0x41, 0xd03, "cortex-a53")   X(0x41, 0xd04, "cortex-a35")   X(0x41, 0xd05, "cortex-a55")     \
+    X(0x41, 0xd06, "cortex-a65")   X(0x41, 0xd07, "cortex-a57")   X(0x41, 0xd08, "cortex-a72")     \
+    X(0x41, 0xd09, "cortex-a73")   X(0x41, 0xd0a, "cortex-a75")   X(0x41, 0xd0b, "cortex-a76")     \
+    X(0x41, 0xd0c, "neoverse-n1")  X(0x41, 0xd0d, "cortex-a77")   X(0x41, 0xd0e, "cortex-a76ae")   \
+    X(0x41, 0xd40, "neoverse-v1")  X(0x41, 0xd41, "cortex-a78")   X(0x41, 0xd42, "cortex-a78ae")   \
+    X(0x41, 0xd43, "cortex-a65ae") X(0x41, 0xd44, "cortex-x1")    X(0x41, 0xd46, "cortex-a510")    \
+    X(0x41, 0xd47, "cortex-a710")  X(0x41, 0xd48, "cortex-x2")    X(0x41, 0xd49, "neoverse-n2")    \
+    X(0x41, 0xd4a, "neoverse-e1")  X(0x41, 0xd4b, "cortex-a78c")  X(0x41, 0xd4c, "cortex-x1c")     \
+    X(0x41, 0xd4d, "cortex-a715")  X(0x41, 0xd4e, "cortex-x3")    X(0x41, 0xd4f, "neoverse-v2")    \
+    X(0x41, 0xd80, "cortex-a520")  X(0x41, 0xd81, "cortex-a720")  X(0x41, 0xd82, "cortex-x4")      \
+    X(0x41, 0xd84, "neoverse-v3")  X(0x41, 0xd85, "cortex-x925")  X(0x41, 0xd87, "cortex-a725")    \
+    X(0x41, 0xd8e, "neoverse-n3")  X(0x43, 0x0a1, "thunderx")     X(0x43, 0x0af, "thunderx2t99")   \
+    X(0x46, 0x001, "a64fx")        X(0x48, 0xd01, "tsv110")       X(0x4e, 0x004, "carmel")         \
+    X(0x51, 0x04d, "krait")        X(0x51, 0x06f, "krait")        X(0x51, 0x205, "kryo")           \
+    X(0x51, 0x211, "kryo")         X(0x51, 0x800, "cortex-a73")   X(0x51, 0x801, "cortex-a53")     \
+    X(0x51, 0x802, "cortex-a75")   X(0x51, 0x803, "cortex-a55")   X(0x51, 0x804, "cortex-a76")     \
+    X(0x51, 0x805, "cortex-a55")   X(0x51, 0x001, "oryon-1")      X(0x61, 0x022, "apple-m1")       \
+    X(0x61, 0x023, "apple-m1")     X(0xc0, 0xac3, "ampere1")      X(0xc0, 0xac4, "ampere1a")
+
+#define NAME(implementer, part, name) NUL_AFTER(name)
+#define NUMBER(implementer, part, name) implementer << 12 | part,
+
+static const char part_names[] = PARTS(NAME);
+static const uint32_t part_numbers[] = {PARTS(NUMBER)};
 
 /* A 64-bit kernel tells each core's MIDR to 32-bit programs too. */
 static uint32_t midr_of_sysfs(unsigned core) {
@@ -133,9 +135,9 @@ const char *mlc_cpu_model(unsigned core, char *name, size_t size) {
         snprintf(name, size, "arm:0x%02x:0x%03x", implementer, part);
     else
         snprintf(name, size, "unknown");
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (parts[i].implementer == implementer && parts[i].part == part)
-            snprintf(name, size, "%s", parts[i].name);
+    for (size_t i = 0; i < sizeof part_numbers / sizeof *part_numbers; i++)
+        if (part_numbers[i] == (implementer << 12 | part))
+            snprintf(name, size, "%s", name_at(part_names, i));
     return name;
 }
 

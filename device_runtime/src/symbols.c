@@ -5,20 +5,19 @@
 #include <string.h>
 #include <strings.h>
 
+#include "names.h"
 #include "reloc.h"
 
 /* Functions of the compiler's runtime have conventions of their own and appear in no header: here
  * only their addresses matter. */
 typedef void Function(void);
 #define DECLARE(name) extern Function name;
-#define ENTRY(name) {#name, (Function *)name},
 
 /* For float and for double. */
 #define MATH(X)                                                                                    \
     X(acos) X(asin) X(atan) X(atan2) X(ceil) X(cos) X(cosh) X(erf) X(exp) X(expm1) X(floor) X(fma) \
     X(fmax) X(fmin) X(fmod) X(ldexp) X(log) X(log10) X(log1p) X(log2) X(nearbyint) X(rint)         \
     X(round) X(sin) X(sincos) X(sinh) X(sqrt) X(tan) X(tanh) X(trunc)
-#define ENTRY_MATH(name) ENTRY(name) ENTRY(name##f)
 
 /* For float only: in double each would add 5 to 8 KB to a program of 150 KB, or serve nobody. */
 #define MATH_FLOAT(X) X(acoshf) X(asinhf) X(atanhf) X(cbrtf) X(exp2f) X(powf)
@@ -65,22 +64,24 @@ static float truncate_double_to_bfloat(double x) {
     return truncate_to_bfloat(nearest);
 }
 
-static const struct {
-    const char *name;
-    Function *function;
-} helpers[] = {
-    ENTRY(memcpy) ENTRY(memmove) ENTRY(memset) ENTRY(memcmp) ENTRY(bcmp)
-    MATH(ENTRY_MATH) MATH_FLOAT(ENTRY)
-    /* musl has no roundeven; rint is the same, since nobody here changes the rounding mode */
-    {"roundeven", (Function *)rint},
-    {"roundevenf", (Function *)rintf},
-    {"__truncsfbf2", (Function *)truncate_to_bfloat},
-    {"__truncdfbf2", (Function *)truncate_double_to_bfloat},
-    MACHINE(ENTRY)
-};
+/* musl has no roundeven; rint is the same, since nobody here changes the rounding mode. */
+#define OWN(X)                                                                                     \
+    X("roundeven", rint) X("roundevenf", rintf) X("__truncsfbf2", truncate_to_bfloat)              \
+    X("__truncdfbf2", truncate_double_to_bfloat)
+
+#define MEMORY(X) X(memcpy) X(memmove) X(memset) X(memcmp) X(bcmp)
+#define EACH(X, BOTH, OF_OWN) MEMORY(X) MATH(BOTH) MATH_FLOAT(X) MACHINE(X) OWN(OF_OWN)
+#define NAME(name) NUL_AFTER(#name)
+#define NAMES(name) NAME(name) NAME(name##f)
+#define ADDRESS(name) (Function *)name,
+#define ADDRESSES(name) ADDRESS(name) ADDRESS(name##f)
+#define OWN_NAME(name, function) NUL_AFTER(name)
+#define OWN_ADDRESS(name, function) (Function *)function,
+
+static const char names[] = EACH(NAME, NAMES, OWN_NAME);
+static Function *const functions[] = {EACH(ADDRESS, ADDRESSES, OWN_ADDRESS)};
 
 uint64_t mlc_helper(const char *name) {
-    for (size_t i = 0; i < sizeof helpers / sizeof helpers[0]; i++)
-        if (strcmp(helpers[i].name, name) == 0) return (uintptr_t)helpers[i].function;
-    return 0;
+    int helper = name_index(names, name);
+    return helper < 0 ? 0 : (uintptr_t)functions[helper];
 }

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mlc_rpc.wire import SAME_RELEASE
@@ -102,3 +103,18 @@ KINDS: dict[str, tuple[type[RpcError], str]] = {
     "timeout": (Timeout, "a larger timeout, if it is slow rather than stuck"),
     "memory": (OutOfMemory, "close tensors that are no longer used, or a smaller model"),
 }
+
+# The advice for each status of a kernel (mlc_abi.h) that its arguments are the reason of.
+STATUS_ADVICE = {
+    "2": "arguments whose sizes fit each other; tensors and modules are still there",
+    "3": "inputs of smaller sizes, or a larger bound where it was compiled (--bind 'NAME<=N'); "
+    "tensors and modules are still there",
+    "4": "inputs whose indices are within the axis that they index; tensors and modules are still "
+    "there",
+}
+
+
+def advice(kind: str, what: str) -> str:
+    """What may help against an error that a board answers. what: its text."""
+    status = re.search(r" returned status (\d+)", what)
+    return STATUS_ADVICE.get(status[1], KINDS[kind][1]) if status else KINDS[kind][1]

@@ -30,6 +30,7 @@ from mlc_rpc.errors import (
     Silent,
     Timeout,
     Unreachable,
+    advice,
 )
 from mlc_rpc.kinds import ANYTHING, Data, Kind, Text, Wrong
 from mlc_rpc.pace import WINDOW, Pace
@@ -573,10 +574,11 @@ class Link:
 
     def _remote_error(self, error: list[Any], method: str) -> RpcError:
         kind, text, details = error  # as wire.ERROR
-        cls, attempt = KINDS[kind]
+        cls, _ = KINDS[kind]
         what, _, mend = text.partition("; try: ")
         known = {name: value for name, value in details.items() if value is not None}
-        return cls(what, board=self.board, method=method, attempt=mend or attempt, details=known)
+        attempt = mend or advice(kind, what)
+        return cls(what, board=self.board, method=method, attempt=attempt, details=known)
 
 
 def _error(source: Source, family: str, value: Any) -> list[Any]:

@@ -12,11 +12,11 @@ from mlc_rpc.errors import Lost, Silent
 from mlc_rpc.session import RETURN_SECONDS, Session
 
 WEAK = (
-    "a stronger power supply and more cooling, if it is the load that brings it down; else look "
-    "after its network"
+    "a stronger power supply and more cooling, if it is the load that brings it down; else check "
+    "its network"
 )
 CUT_OFF = (
-    "check its network, or after its power if it was switched off; what has arrived there is "
+    "check its network, or its power if it was switched off; what has arrived there is "
     "not sent again"
 )
 TIMES = 3  # a board that is lost each time is not lost by chance

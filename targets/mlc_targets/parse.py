@@ -129,7 +129,7 @@ def _from_mapping(spec: Mapping[str, object]) -> tuple[str, dict[str, Value]]:
         raise TargetError(f"kind is {first!r}, not a string", '"kind": "llvm"')
     for key, value in spec.items():
         if not isinstance(key, str):
-            raise TargetError(f"the attribute {key!r} is not text", "mtriple")
+            raise TargetError(f"the attribute {key!r} is not a string", "mtriple")
         if key == "kind" or ("kind" not in spec and key == "tag"):
             continue
         name = _known(key)
@@ -176,7 +176,7 @@ def _put(attributes: dict[str, Value], name: str, value: Value) -> None:
 
 def _wrong_type(name: str, value: object) -> TargetError:
     wanted, example = {
-        "text": ("text", '"..."'),
+        "text": ("a string", '"..."'),
         "list": ("a list of strings", '["+neon"]' if name == "mattr" else '["..."]'),
         "int": ("a whole number", f"{name}=4" if name == "num-cores" else f"{name}=3"),
         "flag": ("a yes or no", f"{name}=1 or {name}=0"),

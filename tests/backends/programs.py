@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_deploy.codegen import Library, c_source, metadata
 from mlc_rpc.extents import stored, true_shape
+from mlc_targets.object_format import Model
 
 Array = NDArray[Any]
 HERE = Path(__file__).parent
@@ -44,10 +45,17 @@ GCC = Machine("x86_64", ("gcc",), tuple(SANITIZED))
 CLANG = Machine("x86_64", ("clang",), (*SANITIZED, "-fsanitize=float-cast-overflow"))
 HOST = Machine("x86_64", ("gcc",), ("-O1",))
 ARMS = {
-    name: Machine(name, (gcc,), ("-O1", "-static"), (qemu, "-cpu", cpu))
-    for name, gcc, qemu, cpu in (
-        ("armv7a", "arm-linux-gnueabihf-gcc", "qemu-arm", "cortex-a7"),
-        ("aarch64", "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a72"),
+    name: Machine(target, (gcc,), ("-O1", "-static"), (qemu, "-cpu", cpu))
+    for name, target, gcc, qemu, cpu in (
+        ("armv7a", "armv7a", "arm-linux-gnueabihf-gcc", "qemu-arm", "cortex-a8"),
+        (
+            "cortex-a7",  # divides by an instruction
+            "llvm -mtriple=armv7a-linux-gnueabihf -mcpu=cortex-a7",
+            "arm-linux-gnueabihf-gcc",
+            "qemu-arm",
+            "cortex-a7",
+        ),
+        ("aarch64", "aarch64", "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a72"),
     )
 }
 
@@ -142,53 +150,69 @@ def _calls(library: Library, cases: Mapping[str, Case]) -> str:
 
 # ---- Models ----
 
+Runs = Sequence[Mapping[str, Array]]  # the inputs of each run of a model
+Result = tuple[Answer, dict[str, Array]]  # a run's answer, and its outputs by name, of true shapes
 
-class ModelProgram:
-    """An exported model as a program. as_c: of its C, else of LLVM's object."""
 
-    def __init__(self, model: mlc.CompiledModel, machine: Machine, folder: Path) -> None:
-        self.model, self.machine = model, machine
+def run_models(
+    machine: Machine, models: Sequence[tuple[mlc.CompiledModel, Runs]], folder: Path
+) -> list[list[Result]]:
+    """Runs models in one program: as exported C if that is their target, else as LLVM's objects.
+    The runs of a model with states follow each other."""
+    sources, rows, given = [HERE / "model.c", folder / "mlc_runtime.c"], [], b""
+    for number, (model, runs) in enumerate(models):
+        name = f"model_{number}"
         if model.target.kind == "c":
-            model.export(folder, "exported")
-            code = sorted(folder.glob("exported*.c"))
+            model.export(folder, name)
+            sources += sorted({folder / f"{name}.c", *folder.glob(f"{name}_*.c")})
         else:
-            model.export(folder, "exported", embed_weights=True)
-            code = sorted(folder.glob("exported*.o"))
-        described = model.metadata.model
-        assert described is not None
-        self.described = described
-        words = ['-DMODEL_H="exported.h"', "-DMODEL=exported"]
-        words.append(f"-DWEIGHTS={'exported_weights' if model.weights_bytes else 'NULL'}")
-        words += ["-DZEROED"] * bool(described.states)
-        sources = [HERE / "model.c", folder / "mlc_runtime.c", *code]
-        self.program = made(machine, folder, sources, words)
+            model.export(folder, name, embed_weights=True)
+            sources += sorted({folder / f"{name}.o", *folder.glob(f"{name}_*.o")})
+        weights = f"{name}_weights" if model.weights_bytes else "NULL"
+        described = _described(model)
+        rows.append(f"{{&{name}, {weights}, {len(runs)}, {int(bool(described.states))}}},")
+        for arrays in _stored(described, runs):
+            given += b"".join(
+                np.ascontiguousarray(arrays[p.name]).tobytes() for p in described.inputs
+            )
+    headers = [f'#include "model_{number}.h"' for number in range(len(models))]
+    table = [*headers, "static const Entry MODELS[] = {", *rows, "};\n"]
+    (folder / "models.h").write_text("\n".join(table))
+    program = made(machine, folder, sources, ['-DMODELS_H="models.h"'])
+    content = answers(machine, program, given)
+    found = []
+    for model, runs in models:
+        results, content = _results(_described(model), runs, content)
+        found.append(results)
+    assert content == b""
+    return found
 
-    def run(self, *runs: Mapping[str, Array]) -> list[tuple[Answer, dict[str, Array]]]:
-        """For each run its answer, and its outputs by name, in their true shapes."""
-        every = [stored(self.described, inputs) for inputs in runs]
-        given = b"".join(
-            np.ascontiguousarray(arrays[p.name]).tobytes()
-            for arrays in every
-            for p in self.described.inputs
-        )
-        content = answers(self.machine, self.program, given)
-        like = [
-            np.zeros([int(n) for n in p.shape], np.dtype(p.dtype)) for p in self.described.outputs
-        ]
-        found = []
-        for arrays in every:
-            answer, content = _answer(content, like)
-            pairs = zip(self.described.outputs, answer.arrays, strict=True)
-            outputs = {p.name: a for p, a in pairs}
-            known = {**arrays, **outputs}
-            sizes = {name: int(known[name]) for name in self.described.extents if name in known}
-            results = {}
-            for name, p in self.described.results.items() if answer.status == 0 else ():
-                shape = true_shape(p, sizes)
-                results[name] = outputs[name].reshape(-1)[: int(np.prod(shape))].reshape(shape)
-            found.append((answer, results))
-        assert content == b""
-        return found
+
+def _described(model: mlc.CompiledModel) -> Model:
+    assert model.metadata.model is not None
+    return model.metadata.model
+
+
+def _stored(described: Model, runs: Runs) -> list[dict[str, Array]]:
+    return [stored(described, dict(inputs)) for inputs in runs]
+
+
+def _results(described: Model, runs: Runs, content: bytes) -> tuple[list[Result], bytes]:
+    """The results of a model's runs in what a program wrote, and the rest."""
+    like = [np.zeros([int(n) for n in p.shape], np.dtype(p.dtype)) for p in described.outputs]
+    found: list[Result] = []
+    for arrays in _stored(described, runs):
+        answer, content = _answer(content, like)
+        pairs = zip(described.outputs, answer.arrays, strict=True)
+        outputs = {p.name: a for p, a in pairs}
+        known = {**arrays, **outputs}
+        sizes = {name: int(known[name]) for name in described.extents if name in known}
+        results = {}
+        for name, p in described.results.items() if answer.status == 0 else ():
+            shape = true_shape(p, sizes)
+            results[name] = outputs[name].reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        found.append((answer, results))
+    return found, content
 
 
 def skip_reason(*machines: Machine) -> str:

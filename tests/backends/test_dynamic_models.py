@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from tests.backends.dynamic_models import MODELS, MOST, SIZES
-from tests.backends.programs import ARMS, CLANG, GCC, HOST, Machine, ModelProgram, skip_reason
+from tests.backends.programs import ARMS, CLANG, GCC, HOST, Machine, run_models, skip_reason
 
 Array = NDArray[Any]
 WAYS = {"gcc": ("c", GCC), "clang": ("c", CLANG), "llvm": ("x86_64", HOST)}
-WAYS |= {name: (name, machine) for name, machine in ARMS.items()}
+WAYS |= {name: (machine.target, machine) for name, machine in ARMS.items()}
 
 
 def right(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -34,7 +34,7 @@ def check(name: str, target: str, machine: Machine, folder: Path) -> None:
         pytest.skip(reason)
     model = mlc.compile(from_onnx(case.model, dims={"n": f"<={MOST}"}), target)
     runs = [case.arrays(n) for n in SIZES]
-    found = ModelProgram(model, machine, folder).run(*runs)
+    (found,) = run_models(machine, [(model, runs)], folder)
     for inputs, (answer, outputs) in zip(runs, found, strict=True):
         assert answer.status == 0 and answer.whole
         expected = right(case.model.SerializeToString(), inputs)

@@ -69,7 +69,7 @@ def check(seeds: range, folder: Path, ways: tuple[Way, ...]) -> None:
 
 
 def arm_ways(name: str) -> tuple[Way, ...]:
-    return ((name, name, ARMS[name], False),)
+    return ((name, ARMS[name].target, ARMS[name], False),)
 
 
 @pytest.mark.skipif(bool(skip_reason(GCC, CLANG)), reason=skip_reason(GCC, CLANG))

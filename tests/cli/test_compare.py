@@ -105,7 +105,7 @@ def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
         ),
         (
             json.dumps(record(instructions=None, latency=None)),
-            "error: the records share no figure: one counts instructions, the other has times\n"
+            "error: the results cannot be compared: one has instructions, the other times\n"
             "  in:  before.json, other.json\n  try: the same --board for both\n-> 2",
         ),
         (
@@ -153,7 +153,7 @@ def test_a_measure_that_a_record_lacks(mlc_deploy: Command, before: Path) -> Non
     ended = mlc_deploy("compare", "before.json", "before.json", "--by", "predicted")
     assert ended.status == 2
     assert ended.stderr == (
-        "error: a record says nothing of predicted time\n"
+        "error: a file has no predicted time\n"
         "  in:  before.json, before.json\n"
-        "  try: without --by, or records of the same --board\n"
+        "  try: without --by, or results from the same --board\n"
     )

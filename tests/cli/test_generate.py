@@ -43,7 +43,7 @@ def test_tokens_and_what_they_cost(mlc_deploy: Command, tmp_path: Path) -> None:
     assert " reply     N tokens in N: N tokens per second\n" in said
     assert " first     N to the first token\n" in said
     assert " memory    weights N kB, cache N kB, arena N kB\n" in said
-    assert said.endswith(" ended     as many tokens as --tokens says\n")
+    assert said.endswith(" ended     the limit of tokens (--tokens)\n")
     again = mlc_deploy(
         "generate", to, "--prompt-ids", IDS, "--tokens", "8", "--board", "local://", "--json", "-"
     )

@@ -50,6 +50,7 @@ QUIET: dict[str, tuple[str, ...]] = {
     "farm keys": ("farm", "keys", "farm-keys"),
     "farm list": ("farm", "list", "tcp://127.0.0.1:1"),
 }  # fmt: skip
+ALWAYS = ("run", "board info")  # in every run of the tests; the others take minutes
 # Commands that listen until they are stopped, and on how many ports. `{port}` is a scheduler's.
 LISTENING: dict[str, tuple[tuple[str, ...], int]] = {
     "farm scheduler": (("farm", "scheduler", "tcp://127.0.0.1:{port}"), 1),
@@ -108,7 +109,9 @@ def test_every_command_is_in_a_list() -> None:
     assert commands(cli).keys() == QUIET.keys() | LISTENING.keys()
 
 
-@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize(
+    "name", [n if n in ALWAYS else pytest.param(n, marks=pytest.mark.sockets) for n in QUIET]
+)
 def test_a_command_that_ends_listens_nowhere(name: str, tmp_path: Path) -> None:
     assert watched(QUIET[name], tmp_path) == set()
 

@@ -21,5 +21,6 @@ def test_the_command_says_what_stays(mlc_deploy: Command, folder: Path) -> None:
     wrong = mlc_deploy(str(file), "--board", "local://", "--state", "input=stateN")
     assert wrong.status == 2 and wrong.stderr.endswith(
         "error: input 'input' is float32[1, 320], and output 'stateN' is float32[2, 1, 32]: they "
-        "are not state\n  in:  --state input=stateN\n  try: a pair of one shape and one dtype\n"
+        "do not form a state\n  in:  --state input=stateN\n"
+        "  try: a pair of one shape and one dtype\n"
     )

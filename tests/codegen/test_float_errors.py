@@ -41,9 +41,9 @@ def test_the_page_is_within_its_promise() -> None:
             assert error <= most, f"{name}, {column}: {error}"
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.title)
-def test_no_error_is_above_the_pages(place: Place, request: pytest.FixtureRequest) -> None:
-    check(place, FEW, request)
+def test_no_error_is_above_the_pages(request: pytest.FixtureRequest) -> None:
+    """Of few numbers and the ends, where code differs most from this machine's."""
+    check(PLACES[-1], FEW, request)
 
 
 @pytest.mark.numbers

@@ -124,6 +124,7 @@ MADE_BY_HAND = {
     "mlc_deploy.script.tir.Scalar",
     "mlc_deploy.te.tensor.Tensor",
     "mlc_deploy.tune.api.Options",
+    "mlc_deploy.tvm.target.Target",
     "mlc_targets.target.Target",
 }
 MAKING = ("__init__", "__new__", "__post_init__", "__setstate__", "__del__", "__set_name__")

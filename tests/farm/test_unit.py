@@ -241,23 +241,42 @@ def test_users_get_turns_by_their_shares() -> None:
     nothing, and calls count by the time that they take."""
     users = {"ada": Turns(3.0), "bob": Turns(1.0)}
     lasting, served = {"ada": 1.0, "bob": 1.0, "eve": 4.0}, dict.fromkeys("abe", 0.0)
-    waiting = {(user.take(), name) for name, user in users.items() for _ in range(20)}
+    waiting: list[tuple[float, int, str, float]] = []
     reached = 0.0
+
+    def send(name: str) -> None:
+        users[name].came()
+        turn, counted = users[name].take()
+        waiting.append((turn, len(served_calls) + len(waiting), name, counted))
+
+    served_calls: list[str] = []
 
     def serve(calls: int) -> None:
         nonlocal reached
         for _ in range(calls):
-            turn, name = min(waiting)
-            waiting.remove((turn, name))
+            waiting.sort()
+            turn, _, name, counted = waiting.pop(0)
             reached = max(reached, turn)
             served[name[0]] += lasting[name]
-            users[name].ended(reached, lasting[name])
-            waiting.add((users[name].take(), name))
+            served_calls.append(name)
+            users[name].ended(reached, lasting[name], counted)
+            send(name)
+            users[name].left()
 
+    def come(name: str) -> None:
+        for _ in range(12):
+            send(name)
+
+    come("bob")
+    come("ada")
+    serve(60)
+    before = dict(served)
     serve(400)
-    assert served["a"] / (served["a"] + served["b"]) == pytest.approx(0.75, abs=0.02)
+    got = {name: served[name] - before[name] for name in served}
+    assert got["a"] / (got["a"] + got["b"]) == pytest.approx(0.75, abs=0.02)
+    assert served["a"] / (served["a"] + served["b"]) == pytest.approx(0.75, abs=0.04)
     users["eve"] = Turns(1.0, reached)
-    waiting |= {(users["eve"].take(), "eve") for _ in range(20)}
+    come("eve")
     serve(200)
     before = dict(served)
     serve(600)
@@ -276,7 +295,9 @@ def test_who_comes_begins_at_the_turn_of_the_boards_busy_or_idle() -> None:
         ([replace(used, state="busy"), replace(new, state="busy", turn=70.0)], 70.0),
         ([new], 0.0),
     ):
-        assert FarmBoards(farm, boards)._turns.take() == begun
+        turns = FarmBoards(farm, boards)._turns
+        turns.came()
+        assert turns.take() == (begun, 0.0)
 
 
 MISSING = """

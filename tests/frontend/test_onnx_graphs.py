@@ -93,8 +93,8 @@ def test_branches_of_different_shapes() -> None:
     nodes = [choice([node("Relu", ["x"], ["r"])], [flat, node("Reshape", ["x", "s"], ["r"])])]
     m = model(nodes, [value("x"), value("c", BOOL, [])], [value("y", shape=None)])
     assert refusal(m) == (
-        "'the condition of branches of different shapes' depends on the model's data, but must be "
-        "known when it is compiled\n"
+        "'the condition of branches of different shapes' is known only at run time, but is needed "
+        "when the model is compiled\n"
         "  in:  the model, node 'if' (If)\n"
         "  try: --const c=… (values= in Python), where that is always the same"
     )

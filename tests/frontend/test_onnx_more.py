@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from mlc_deploy import backend
-from mlc_deploy.errors import ImporterError
+from mlc_deploy.errors import ImporterError, ModelWarning
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node, reference
@@ -221,10 +221,29 @@ def test_mel_weights() -> None:
     np.testing.assert_allclose(evaluate(from_onnx(model), [])["y"], theirs, atol=1e-6)
 
 
-def test_maps_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    "classes", [{"classlabels_int64s": [1, 2, 7]}, {"classlabels_strings": ["1", "2", "7"]}]
+)
+def test_maps_are_columns(classes: dict[str, Any]) -> None:
+    """As skl2onnx writes a classifier, whose second output is a sequence of maps."""
     x = floats(0, 2, 3)
+    model = one_node("ZipMap", {"x": x}, domain="ai.onnx.ml", **classes)
+    key = TensorProto.INT64 if "classlabels_int64s" in classes else TensorProto.STRING
+    score = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, score))
+    model.graph.output[0].type.CopyFrom(maps)
+    with pytest.warns(ModelWarning, match="a tensor with a column for each class: 1, 2, 7$"):
+        function = from_onnx(model)
+    found = evaluate(function, [x])["y"]
+    theirs = reference(model, {"x": x})["y"]
+    for row, wanted in zip(found, theirs, strict=True):
+        np.testing.assert_array_equal(row, list(wanted.values()))
+
+
+def test_maps_need_a_column_for_each_class() -> None:
+    x = floats(0, 2, 4)
     text = refusal(one_node("ZipMap", {"x": x}, domain="ai.onnx.ml", classlabels_int64s=[1, 2, 3]))
-    assert "maps are not supported; skl2onnx writes tensors with options={'zipmap': False}" in text
+    assert text.startswith("4 columns for 3 classes")
 
 
 def test_models_of_the_backend_are_freed_with_their_last_reference() -> None:
@@ -234,3 +253,54 @@ def test_models_of_the_backend_are_freed_with_their_last_reference() -> None:
         model = one_node("Add", {"x": x, "c": np.full(3, number % 3, np.float32)}, constants=("c",))
         (y,) = backend.prepare(model).run([x])
         np.testing.assert_array_equal(y, x + np.float32(number % 3))
+
+
+SMALL: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
+    **{
+        f"an output of {size}, whose natural size is 8, {mode}": (
+            "ConvTranspose",
+            {"x": floats(1, 1, 1, 3), "w": floats(2, 1, 1, 2)},
+            {"strides": [3], "output_shape": [size], "auto_pad": mode},
+        )
+        for size in (6, 8, 9, 10)
+        for mode in ("NOTSET", "SAME_UPPER", "SAME_LOWER")
+    },
+    **{
+        f"a label of 1 and 4 in {equation}": (
+            "Einsum",
+            {"a": floats(1, 3, 1), "b": floats(2, *shape)},
+            {"equation": equation},
+        )
+        for equation, shape in {
+            "ij,jk->ik": (4, 5), "ij,ij->ij": (3, 4), "ij,ij->": (3, 4), "ij,ij->j": (1, 4),
+        }.items()
+    },
+    "powers of float64": ("Pow", {"a": np.array([2.0, 3]), "b": np.array([0.5, 2])}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_as_onnxruntime(name: str) -> None:
+    op, given, attributes = SMALL[name]
+    model = one_node(op, given, 13, **attributes)
+    (y,) = backend.run_model(model, given, BOARDS[0])
+    np.testing.assert_allclose(y, reference(model, given)["y"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_specials_of_powers_of_float64(board: str) -> None:
+    x = np.array([0, -0.0, 1, -1, 2, -2, -8, 1e300, np.inf, -np.inf, np.nan, 0.5])
+    y = np.array([0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1 / 3, 1e3, np.inf, -np.inf, np.nan, 1025])
+    given = dict(zip("ab", (v.ravel() for v in np.meshgrid(x, y)), strict=True))
+    (found,) = backend.run_model(one_node("Pow", given), given, board)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(found, np.power(given["a"], given["b"]), rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("outputs", [("y",), ("y", "mask")])
+def test_dropout_of_nothing_in_training(outputs: tuple[str, ...]) -> None:
+    given = {"x": floats(1, 3, 4), "ratio": np.array(0, np.float32), "train": np.array(True)}
+    model = one_node("Dropout", given, 13, outputs, constants=("ratio", "train"))
+    y, *mask = backend.run_model(model, {"x": given["x"]}, BOARDS[0])
+    np.testing.assert_array_equal(y, given["x"])
+    assert all(m.all() for m in mask)

@@ -59,7 +59,7 @@ for op in ("ArgMax", "ArgMin"):
             given,
         )
 for stored in ("int8", "uint8", "int16", "uint16"):
-    given = {"x": ROUNDED, "scale": np.float32(0.5), "zero": np.array(3, stored)}
+    given = {"x": ROUNDED, "scale": np.array(0.5, np.float32), "zero": np.array(3, stored)}
     CASES[f"QuantizeLinear {stored}"] = (
         one_node("QuantizeLinear", given, 21, constants=("scale", "zero")),
         given,
@@ -88,8 +88,8 @@ for mode in ("linear", "nearest", "cubic"):
 for low, high in ((-1, 1), (NAN, 1), (-1, NAN), (3, 1)):
     given = {
         "x": floats(NAN, 1, -3, INF, -INF, 0.5),
-        "low": np.float32(low),
-        "high": np.float32(high),
+        "low": np.array(low, np.float32),
+        "high": np.array(high, np.float32),
     }
     CASES[f"Clip {low} {high}"] = one_node("Clip", given, 13, constants=("low", "high")), given
 for op in ("Min", "Max"):

@@ -158,7 +158,7 @@ def unsupported() -> Any:
 def test_all_missing_operators_are_listed() -> None:
     assert refusal(unsupported()) == (
         "2 operators are not supported:\n"
-        "    Multinomial (once, at node 'first'): random numbers are not drawn on boards; "
+        "    Multinomial (once, at node 'first'): boards generate no random numbers; "
         "pass them as an input\n"
         "    com.acme::Fancy (2 times, first at node 'f1')\n"
         "  in:  the model\n"

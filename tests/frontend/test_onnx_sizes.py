@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError
 from mlc_deploy.frontend import from_onnx
+from mlc_rpc.errors import Crashed
 from tests.onnx_models import reference
 from tests.sessions import local
 
@@ -172,6 +173,44 @@ def test_a_state_that_grows_by_extents_is_refused() -> None:
         ImporterError, match="the loop's state changes its shape from iteration to iteration"
     ):
         from_onnx(proto, dims={"n": f"<={MOST}"})
+
+
+RANGE = """<ir_version: 8, opset_import: ["" : 18]>
+g (DTYPE[n] x) => (DTYPE[k] y) {
+    start = Constant <value = DTYPE {1}> ()
+    step = Constant <value = DTYPE {STEP}> ()
+    total = ReduceSum <keepdims = 0> (x)
+    numbers = Range (start, total, step)
+    y = Add (numbers, numbers)
+}"""
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("int64", "1"), ("int32", "-3"), ("float", "2.5")])
+def test_a_range_up_to_a_computed_limit(dtype: str, step: str, local: Session) -> None:
+    proto = parser.parse_model(RANGE.replace("DTYPE", dtype).replace("STEP", step))
+    function = from_onnx(proto, dims={"n": "<=4", "numbers": "<=10"})
+    module = local.load(mlc.compile(function, "host"))
+    kind = {"int64": np.int64, "int32": np.int32, "float": np.float32}[dtype]
+    for values in ([3, 4], [-2], [1, 1, 1, 1], [0]):
+        inputs = {"x": np.array(values, kind)}
+        (wanted,) = reference(proto, inputs).values()
+        np.testing.assert_array_equal(module.run(inputs)["y"], wanted)
+    longer = [-40] if step == "-3" else [40]
+    with pytest.raises(Crashed, match=r"a larger bound where it was compiled \(--bind 'NAME<=N'\)"):
+        module.run({"x": np.array(longer, kind)})
+    module.close()
+
+
+def test_a_range_without_a_bound_is_refused() -> None:
+    proto = parser.parse_model(RANGE.replace("DTYPE", "int64").replace("STEP", "1"))
+    with pytest.raises(ImporterError) as caught:
+        from_onnx(proto, dims={"n": "<=4"})
+    assert str(caught.value) == (
+        "'range' is known only at run time, but is needed when the model is compiled\n"
+        "  in:  the model, node 'Range_3' (Range)\n"
+        "  try: --bind 'numbers<=512', with the most elements that 'numbers' has; or --const x=… "
+        "(values= in Python), where that is always the same"
+    )
 
 
 # ------------------------------------------------------------------------------------- stacks

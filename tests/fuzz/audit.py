@@ -71,6 +71,8 @@ PARTS = (
     Part("pt2", ".pt2 files that would run code", tests("tests/frontend/test_pt2.py")),
     Part("sockets", "what listens, and what strangers reach of a farm",
          tests("tests/farm/test_closed.py", "tests/farm/test_tls.py", only="farm")),
+    Part("commands", "where each command listens",
+         tests("tests/cli/test_listening.py", only="sockets")),
     Part("members", "members of a farm that lie", tests("tests/farm/test_witness.py", only="farm")),
     Part("kills", "kills and cut links, under load",
          (PYTHON, "scripts/soak.py", "--minutes", "{minutes}")),

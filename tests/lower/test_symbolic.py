@@ -13,6 +13,7 @@ import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen import metadata
 from mlc_deploy.ir import Const, For, If, Let, Store, statements
+from mlc_deploy.ir.interp import run
 from mlc_deploy.ops.cpu import default_schedule
 from mlc_rpc import RpcError, Session
 from tests.sessions import TARGETS, board_named
@@ -278,3 +279,28 @@ def test_strides_of_no_dense_tensor() -> None:
         "  in:  main\n"
         "  try: each stride a multiple of the next, the last one 1"
     )
+
+
+@pytest.mark.parametrize("order", ["ik", "ki"])
+def test_a_reduction_without_steps_is_its_init(order: str, local: Session) -> None:
+    """Also where the schedule leaves the init in the loop."""
+    n, m = te.var("n"), 5
+    x = te.placeholder((m, n), "int32", "x")
+    k = te.reduce_axis((0, n), "k")
+    y = te.compute((m,), lambda i: te.max(x[i, k], axis=k), "y")
+    sch = mlc.Schedule(te.create_prim_func([x, y], "most_of_rows"))
+    i_loop, k_loop = sch.get_loops("y")
+    if order == "ki":
+        sch.reorder(k_loop, i_loop)
+    kernel, library = mlc.lower(sch.func), mlc.build(sch.func, target="host")
+    for size in (0, 1, 4):
+        given = small_integers((m, size), size, "int32")
+        right = given.max(axis=1, initial=np.iinfo(np.int32).min)
+        for way in (
+            lambda arrays: run(sch.func, *arrays),
+            lambda arrays: run_flat(kernel, arrays),
+            lambda arrays: run_on(local, library, arrays),
+        ):
+            arrays = [given, np.zeros(m, np.int32)]
+            way(arrays)
+            np.testing.assert_array_equal(arrays[-1], right)

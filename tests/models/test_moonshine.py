@@ -135,7 +135,7 @@ def test_the_command(model: Any, tmp_path: Path, mlc_deploy: Command) -> None:
     saved = folder / "tiny.mlc"
     first = mlc_deploy("transcribe", folder, *options, "--seconds", "1", "--save", saved)
     assert (first.status, first.stdout) == (0, f"{', '.join(map(str, right))}\n"), first.stderr
-    assert " sound     1.5 s, heard in " in first.stderr
+    assert " audio     1.5 s, encoded in " in first.stderr
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     again = mlc_deploy("transcribe", saved, *options)
     assert again.stdout == f"{''.join(f'w{token}' for token in right)}\n", again.stderr

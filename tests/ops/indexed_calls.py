@@ -10,7 +10,7 @@ import numpy as np
 
 from mlc_deploy.ops.elementwise import Elementwise
 from mlc_deploy.ops.special import SPECIAL
-from tests.ops.operator_calls import Array, OperatorCall, array
+from tests.ops.operator_calls import Array, OperatorCall, array, with_specials
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -102,7 +102,7 @@ def top_k(rng: Random) -> OperatorCall:
     shape = shape_of(rng, most=9)
     axis = rng.randrange(len(shape))
     dtype = rng.choice(("float32", "int8", "uint8"))
-    x = array(rng, shape, dtype).round()
+    x = with_specials(rng, array(rng, shape, dtype))
     attrs = {"axis": axis, "k": rng.randint(1, shape[axis]), "largest": rng.random() < 0.5}
     return OperatorCall("top_k", (x,), attrs)
 
@@ -164,6 +164,7 @@ def sample(rng: Random) -> OperatorCall:
     at = (shape[0] if of is None else len(of), *shape_of(rng, 1, 2, 5), rank)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     place = numbers.integers(-6, 11, at) + numbers.uniform(0.1, 0.4, at)
+    place[numbers.random(at) < 0.1] = rng.choice((np.nan, np.inf, -np.inf))
     padding = rng.choice(("zeros", "border", "reflection"))
     attrs = {"mode": mode, "padding": padding, "corners": rng.random() < 0.5}
     inputs = (array(rng, shape), place.astype(np.float32), *([] if of is None else [of]))
@@ -239,7 +240,7 @@ def quantized(rng: Random) -> OperatorCall:
     scale = numbers.uniform(0.1, 2, own).astype(np.float32)
     match rng.choice(("quantize", "dequantize", "requantize")):
         case "quantize":
-            x = numbers.normal(0, 100, shape).astype(np.float32)
+            x = with_specials(rng, numbers.normal(0, 100, shape).astype(np.float32))
             return OperatorCall("quantize", (x, scale, zero), {})
         case "dequantize":
             q = numbers.integers(0, 100, shape).astype(dtype)
@@ -275,7 +276,8 @@ def special_call(entry: Elementwise, rng: Random) -> OperatorCall:
         x = numbers.uniform(low, high, shape).astype(np.float32)
         if entry.gives_bool:
             x = np.where(x > 3, np.float32(np.inf), np.where(x < -3, np.float32(np.nan), x))
-        return OperatorCall(entry.name, (np.asarray(x),), ATTRS.get(entry.name, {}))
+        x = np.where(numbers.random(shape) < 0.1, rng.choice((np.nan, np.inf, -np.inf, 1e30)), x)
+        return OperatorCall(entry.name, (np.asarray(x, np.float32),), ATTRS.get(entry.name, {}))
     dtype = rng.choice(("int8", "uint8", "int32", "int64", "uint16"))
     inputs = [array(rng, shape, dtype) for _ in range(entry.inputs)]
     if entry.name == "integer_power":
@@ -304,12 +306,13 @@ def nonzero(rng: Random) -> OperatorCall:
     shape = shape_of(rng)
     x = array(rng, shape, rng.choice(("float32", "int64", "uint8")))
     dropped = np.array([rng.random() < 0.5 for _ in range(x.size)]).reshape(shape)
-    return OperatorCall("nonzero", (np.where(dropped, 0, x).astype(x.dtype),), {})
+    x = with_specials(rng, np.where(dropped, 0, x).astype(x.dtype))
+    return OperatorCall("nonzero", (x,), {})
 
 
 def suppress(rng: Random) -> OperatorCall:
     batch, classes, boxes = (rng.randint(1, n) for n in (2, 3, 12))
-    scores = array(rng, (batch, classes, boxes))
+    scores = with_specials(rng, array(rng, (batch, classes, boxes)))
     limits = np.array(rng.randint(0, 6), np.int64), np.float32(rng.random() / 2), np.float32(-0.5)
     corners = np.abs(array(rng, (batch, boxes, 4)))
     attrs = {"centered": rng.random() < 0.5, "most": rng.choice((3, batch * classes * boxes))}
@@ -321,7 +324,7 @@ def unique(rng: Random) -> OperatorCall:
     shape = (rng.choice((1, 2, 9, 40)), rng.choice((1, 1, 2, 3)))
     drawn = [rng.randint(0, 3) for _ in range(int(np.prod(shape)))]
     x = np.array(drawn, rng.choice((np.float32, np.int64, np.uint8))).reshape(shape)
-    return OperatorCall("unique", (x,), {"sorted": rng.random() < 0.5})
+    return OperatorCall("unique", (with_specials(rng, x),), {"sorted": rng.random() < 0.5})
 
 
 def grow(rng: Random) -> OperatorCall:

@@ -149,7 +149,7 @@ def changed(**values: Any) -> Any:
         (changed(core="cortex-m4"), "nothing is known of the core 'cortex-m4'"),
         (changed(rows=[]), "it holds no measurement with one thread"),
         (changed(interval=[-1, 2]), "-1 is not a number above 0"),
-        (changed(cores="4"), "'4' is not an int"),
+        (changed(cores="4"), "'4' is not of type int"),
         (changed(rows=[{"name": "a", "threads": 1, "ms": 1.0, "layers": [], "spread": -0.1}]),
          "-0.1 is not a share"),
         (changed(rows=[{"name": "a", "threads": 1, "ms": 1.0}]),

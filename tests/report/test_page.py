@@ -183,7 +183,7 @@ def test_before_and_after() -> None:
     share = 1 - after["instructions"] / before["instructions"]
     assert f"{share * 100:.1f} % fewer executed instructions." in told
     assert "gone" in told and "▼" in told and "▲" not in told
-    assert "share no figure" in page_of(record(), record(timed=True))
+    assert "cannot be compared" in page_of(record(), record(timed=True))
 
 
 def test_predicted_figures_are_marked() -> None:
@@ -204,7 +204,7 @@ def test_what_is_missing_is_said() -> None:
     assert "mlc-deploy MODEL --report report.html" in page
     saved = record()
     saved["details"]["kernels"] = None
-    assert "a saved model keeps its code alone" in page_of(saved)
+    assert "a saved model has only machine code" in page_of(saved)
     assert "no sensor" not in page_of(record(timed=True))
     assert "no sensor" in page_of(record(timed=True) | {"energy": None})
 
@@ -228,7 +228,7 @@ def test_the_roofline_has_the_limits_of_the_cores() -> None:
     assert roof_of(timed) == (3, lines | {"at most 57.6 GMAC/s in int8"})
     timed["limits"] = None
     assert roof_of(timed) == (0, set())
-    assert "are not known" in page_of(timed)
+    assert "are unknown, so there is no line" in page_of(timed)
     assert roof_of(record()) == (1, {"at most 4 per instruction"})
 
 

@@ -71,7 +71,7 @@ def test_a_record_of_a_compilation_alone() -> None:
     run = parse_run(found, "x")
     assert (run.timed, run.counted, run.details) == (False, False, None)
     page = run_page(run)
-    assert "Not run" in page and "need details that plain records have not" in page
+    assert "Not run" in page and "need details that are not in this JSON file" in page
 
 
 @given(st.data())

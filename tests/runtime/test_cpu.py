@@ -95,7 +95,7 @@ def test_feature_names_are_known_to_llvm(macro: str) -> None:
     source = (RUNTIME / "src" / "cpu.c").read_text()
     part = re.split(r"#(?:if|elif) defined\(", source.split("#define BIT", 1)[1])
     table = next(p for p in part if p.startswith(macro))
-    names = re.findall(r'^    \{"([^"]+)", \w+, \w+, ', table, re.MULTILINE)
+    names = re.findall(r'^    X\("([^"]+)", \w+, \w+, ', table, re.MULTILINE)
     assert len(names) > 25
     program = (  # LLVM complains on stderr, so in a process of its own
         "import llvmlite.binding as llvm, sys\n"

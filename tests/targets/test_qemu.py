@@ -71,7 +71,7 @@ def test_no_stand_in() -> None:
 def test_the_runtime_knows_every_name(arch: str) -> None:
     source = Path(RUNTIME, "src", "cpu.c").read_text()
     section = source.split(f"defined(__{arch}__)\n")[-1].split("#e")[0]
-    names = set(re.findall(r'\{"([^"]+)", \w+, \w+, ', section))
+    names = set(re.findall(r'X\("([^"]+)", \w+, \w+, ', section))
     assert {"neon", "sse2"} & names
     # No board reports the last one so far, so code that needs it is refused everywhere: safe.
     assert REQUIRED[arch] - names <= {"faminmax"}

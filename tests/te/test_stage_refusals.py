@@ -123,7 +123,7 @@ def test_messages(golden: Golden, mistakes: Callable[[], Iterator[Mistake]]) -> 
     for mistake in mistakes():
         with pytest.raises(mlc.ScheduleError) as caught:
             mistake(Program())
-        assert f"{__file__}:" in str(caught.value) or "none of the arguments" in str(caught.value)
+        assert f"{__file__}:" in str(caught.value) or "not among the arguments" in str(caught.value)
         messages.append(re.sub(re.escape(__file__) + r":\d+", "user.py:1", str(caught.value)))
     golden("\n\n".join(messages), f"stage_refusals_{mistakes.__name__}")
 

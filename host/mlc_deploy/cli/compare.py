@@ -57,13 +57,13 @@ def compare(before: str, after: str, rise: float, by: str | None) -> int:
     change = changed(old, new, rise, (BY[by],) if by else tuple(MEASURES))
     if change is None and by:
         raise Misuse(
-            f"a record says nothing of {by if by == 'instructions' else f'{by} time'}",
+            f"a file has no {by if by == 'instructions' else f'{by} time'}",
             where=f"{before}, {after}",
-            mend="without --by, or records of the same --board",
+            mend="without --by, or results from the same --board",
         )
     if change is None:
         raise Misuse(
-            "the records share no figure: one counts instructions, the other has times",
+            "the results cannot be compared: one has instructions, the other times",
             where=f"{before}, {after}",
             mend="the same --board for both",
         )

@@ -35,8 +35,8 @@ from .tables import Record
 
 NUMBER = r"-?\d{1,18}"  # int64 holds it; the decoder says which ones it knows
 ENDED = {
-    "end": "the model ended the text", "stop": "a text of --stop stood there",
-    "limit": "as many tokens as --tokens says", "full": "the cache was full (--max-length)",
+    "end": "the model's end token", "stop": "a stop sequence (--stop)",
+    "limit": "the limit of tokens (--tokens)", "full": "the cache was full (--max-length)",
 }  # fmt: skip
 
 

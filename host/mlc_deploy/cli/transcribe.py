@@ -125,7 +125,7 @@ def transcribe(
 def _facts(record: Record) -> list[tuple[str, str]]:
     clock = emulated(record)
     found = [
-        ("sound", f"{record['sound_s']:.3g} s, heard in {record['hear_s']:.3g} s{clock}"),
+        ("audio", f"{record['sound_s']:.3g} s, encoded in {record['hear_s']:.3g} s{clock}"),
         ("text", f"{record['tokens']} tokens in {record['decode_s']:.3g} s{clock}"),
     ]
     if record["language"]:

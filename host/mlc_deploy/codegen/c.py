@@ -7,6 +7,7 @@ pointer width. float16 is stored as its bits and computed in float, rounded afte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -201,39 +202,43 @@ class _Writer:
         used = {n for n in nodes if isinstance(n, Var)}
         used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
         written = {n.buffer for n in nodes if isinstance(n, Store)} | addressed(self.code)
-        params: list[tuple[str, str]] = []
+        params: list[tuple[str, str, str]] = []  # name, declaration, argument
         for n, buffer in enumerate(self.kernel.body.buffers):
             if buffer in used_buffers:
                 constant = "" if buffer in written else "const "
                 alone = "" if buffer in self.kernel.aliased else "restrict "
-                pointer = f"{constant}{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
-                params.append((pointer, f"args->data[{n}]"))
+                name = self.name(buffer)
+                pointer = f"{constant}{memory_type(buffer.dtype)} *{alone}{name}"
+                params.append((name, pointer, f"args->data[{n}]"))
         for n, v in enumerate(scalars_of(self.kernel)):
             if v in used:
-                params.append((f"ptrdiff_t {self.name(v)}", f"(ptrdiff_t)args->scalars[{n}]"))
+                name = self.name(v)
+                params.append((name, f"ptrdiff_t {name}", f"(ptrdiff_t)args->scalars[{n}]"))
         for buffer, offset in self.workspace.items():
             if buffer in used_buffers:
                 alone = "" if buffer in self.sharing else "restrict "
-                pointer = f"{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
+                name = self.name(buffer)
+                pointer = f"{memory_type(buffer.dtype)} *{alone}{name}"
                 moved = f"(void *)((char *)args->workspace + {offset})"
-                params.append((pointer, moved if offset else "args->workspace"))
+                params.append((name, pointer, moved if offset else "args->workspace"))
+        scratch = [b for b in self.kernel.scratch if b.scope == "local" and b in used_buffers]
+        arrays = [(self.name(b), f"{memory_type(b.dtype)} %s[{b.shape[0]}];") for b in scratch]
+        body = list(indented(self.root()))
+        words = set(re.findall(r"\w+", "\n".join(body)))  # x << 99 is 0, and reads no x
+        params = [param for param in params if param[0] in words]
         unused = [] if params else ["args"]
         if self.tasks is None:
             unused += TASKS
         else:
-            params += [(f"ptrdiff_t {task}", task) for task in TASKS]
-        yield (
-            wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
-            + " {"
-        )
-        for buffer in self.kernel.scratch:
-            if buffer.scope == "local" and buffer in used_buffers:
-                yield f"    {memory_type(buffer.dtype)} {self.name(buffer)}[{buffer.shape[0]}];"
-        yield from indented(self.root())
+            params += [(task, f"ptrdiff_t {task}", task) for task in TASKS]
+        declared = [declaration for _, declaration, _ in params] or ["void"]
+        yield wrapped(f"static int32_t {self.body_symbol}(", declared) + " {"
+        yield from (f"    {array % name}" for name, array in arrays if name in words)
+        yield from body
         yield "    return 0;\n}\n"
         yield f"{self.entry} {{"
         yield from (f"    (void){name};" for name in unused)
-        call = wrapped(f"return {self.body_symbol}(", [value for _, value in params])
+        call = wrapped(f"return {self.body_symbol}(", [value for _, _, value in params])
         yield f"    {call};\n}}"
 
     def root(self) -> Iterator[str]:

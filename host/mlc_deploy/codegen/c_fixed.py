@@ -7,7 +7,12 @@ from .c_text import identifier
 
 SOURCE_NOTE = """\
 /* Made by mlc-deploy. C11 that needs <math.h> and nothing else. The compiler must convert integers
- * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. */"""
+ * modulo 2^n and shift negative ones arithmetically, as gcc, clang and MSVC do. Comparisons that
+ * are always true come from the model and are intended. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wtype-limits"
+#pragma GCC diagnostic ignored "-Wtautological-compare"
+#endif"""
 
 # The text of device_runtime/include/mlc_abi.h below its comment, word for word. A program may
 # include both headers: the first one declares it.
@@ -99,11 +104,12 @@ static inline TYPE SYMBOL(TYPE x) {
 }""",
     "silu": """\
 static inline TYPE SYMBOL(TYPE x) {
-    return x / (1 + EXP(-x));
+    return x < (TYPE)-1e30 ? (TYPE)-0.0 : x / (1 + EXP(-x));
 }""",
     "gelu": """\
 static inline TYPE SYMBOL(TYPE x) {
-    return x * (TYPE)0.5 * (ERF(x * (TYPE)0.70710678118654752440) + 1);
+    return x < (TYPE)-1e30 ? (TYPE)-0.0
+                           : x * (TYPE)0.5 * (ERF(x * (TYPE)0.70710678118654752440) + 1);
 }""",
     "half_bits": """\
 static inline uint16_t SYMBOL(double x) { /* to the nearest float16, half to even */

@@ -202,12 +202,14 @@ def call(
         case "sigmoid" | "silu":
             one = _same(args[0].type, 1.0)
             power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
-            return b.fdiv(args[0] if name == "silu" else one, b.fadd(one, power))
+            if name == "sigmoid":
+                return b.fdiv(one, b.fadd(one, power))
+            return _vanishing(b, args[0], b.fdiv(args[0], b.fadd(one, power)))
         case "gelu":
             (x,) = args
             half, root, one = (_same(x.type, c) for c in (0.5, 0.5**0.5, 1.0))
             rest = b.fadd(call(b, machine, "erf", [b.fmul(x, root)], dtype, where), one)
-            return b.fmul(b.fmul(x, half), rest)
+            return _vanishing(b, x, b.fmul(b.fmul(x, half), rest))
     if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
         raise CodegenError(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
@@ -267,6 +269,12 @@ def _double_power(
     power = b.select(b.and_(rooted, finite), _same(x.type, float("nan")), power)
     certain = b.or_(b.fcmp_ordered("==", x, one), b.fcmp_ordered("==", y, zero))
     return b.select(certain, one, power)
+
+
+def _vanishing(b: ll.IRBuilder, x: Value, y: Value) -> Value:
+    """y; -0 where x is -inf."""
+    far = b.fcmp_ordered("==", x, _same(x.type, float("-inf")))
+    return b.select(far, _same(x.type, -0.0), y)
 
 
 def _or_nan(b: ll.IRBuilder, value: Value, y: Value) -> Value:

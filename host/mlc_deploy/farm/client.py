@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from asyncio import run_coroutine_threadsafe
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -54,6 +54,8 @@ HOST_SECONDS = 10.0  # for the answers of all hosts
 HOST_PRIORITY = 1_000_000  # of questions to hosts: no work has so much
 WATCH_SECONDS = 5.0  # between two looks whether the scheduler still knows our calls
 CHECK_SECONDS = 600.0  # for another member's answer to a call that is checked
+AHEAD = 4  # calls of a user in flight, per place: a place that ends one has another at once
+LEAST_PLACES = 4  # as many as may come to a farm before anybody notices
 GONE = ("scheduler-connection-lost", "scheduler-restart")  # why Dask cancels; others: somebody did
 
 
@@ -163,8 +165,8 @@ class Farm(Closing):
         ran.add_done_callback(lambda _: self._under_way.pop(key, None))
         return ran
 
-    def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
-        """A call as it travels. Raises FarmError if it is not a task of a farm on data."""
+    def plain(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> bytes:
+        """A call as a member reads it. Raises FarmError if it is not a task of a farm on data."""
         why = ""
         try:
             plain = packed(Call(task_of(function), args, self.user, turn))
@@ -179,8 +181,12 @@ class Farm(Closing):
                 where=self.address,
                 mend="--board; functions of a --converters file stay on this machine",
             ) from None
+        return plain
+
+    def sealed(self, function: Callable[..., Any], args: tuple[Any, ...], turn: float) -> Sealed:
+        """A call as it travels. Raises FarmError as above."""
         keys = calling(self._keys.members)
-        return Sealed(keys.seal_call(plain), keys)
+        return Sealed(keys.seal_call(self.plain(function, args, turn)), keys)
 
     def opened(self, sealed: Sealed, answer: bytes) -> Done:
         """The outcome of a call. Raises Unsealable if no member sent it, FarmError if a member
@@ -291,7 +297,7 @@ class Farm(Closing):
 
     def builder(self) -> FarmExecutor:
         """An executor for build_object, on all hosts."""
-        return FarmExecutor(self, BUILDER)
+        return FarmExecutor(self, BUILDER, self.builders())
 
     def _workers(self) -> dict[str, Any]:
         return dict(self.client().scheduler_info(n_workers=-1)["workers"])
@@ -339,16 +345,20 @@ class _Places:
 
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A call in flight. `place`: where it was sent, "" for anywhere. `missed`: since when
-    there is no scheduler. `deaths`: how often Dask lost the call because workers or the scheduler
-    died. The call is not the cause, since calls run in processes other than the workers'."""
+    """A call. `call`: as it travels, once it has a turn; `counted`: the seconds it counts as until
+    it ends. `in_flight`: sent, and not yet answered. `place`: where it was sent, "" for anywhere.
+    `missed`: since when there is no scheduler. `deaths`: how often Dask lost the call because
+    workers or the scheduler died. The call is not the cause, since calls run in processes other
+    than the workers'."""
 
     function: Callable[..., R]
     args: tuple[Any, ...]
-    call: Sealed
-    turn: float
-    place: str = ""
     outcome: Future[R] = field(default_factory=Future)
+    call: Sealed | None = None
+    turn: float = 0.0
+    counted: float = 0.0
+    in_flight: bool = False
+    place: str = ""
     missed: float | None = None
     deaths: int = 0
 
@@ -362,26 +372,64 @@ class FarmExecutor(Executor):
     is sent again. When the scheduler is away for longer than the farm's patience, calls raise
     Unreachable."""
 
-    def __init__(self, farm: Farm, resource: str, begun: float = 0.0, alike: bool = False) -> None:
-        """`begun`: the turn that the places with the resource have reached. alike: whether all
-        places take equally many calls at a time."""
+    def __init__(
+        self, farm: Farm, resource: str, places: int, begun: float = 0.0, alike: bool = False
+    ) -> None:
+        """`places`: how many have the resource, and `begun`: the turn they have reached. alike:
+        whether all places take equally many calls at a time."""
         self.farm, self.resource = farm, resource
+        self._places_there = places
+        self._lock = threading.Lock()  # of the next three
+        self._waiting: deque[_Sent[Any]] = deque()
+        self._in_flight = 0
+        self._sending = False  # one thread sends, and the calls go in their order
         self._turns = Turns(farm.share, begun)
         self._places = _Places() if alike else None
         self._answers = itertools.count()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """Raises FarmError for what is not a task of a farm on data."""
         assert not kwargs, "a farm's call takes arguments by their places"
-        turn = self._turns.take()
-        try:
-            sealed = self.farm.sealed(fn, args, turn)
-        except FarmError:
-            self._turns.left()
-            raise
-        sent = _Sent(fn, args, sealed, turn)
-        sent.outcome.add_done_callback(lambda _: self._turns.left())
-        self._send(sent)
+        self.farm.plain(fn, args, 0.0)
+        sent = _Sent(fn, args)
+        self._turns.came()
+        sent.outcome.add_done_callback(partial(self._over, sent))
+        with self._lock:
+            self._waiting.append(sent)
+        self._send_ahead()
         return sent.outcome
+
+    def _over(self, sent: _Sent[Any], _: object) -> None:
+        self._answered(sent)
+        self._turns.left()
+
+    def _answered(self, sent: _Sent[Any]) -> None:
+        with self._lock:
+            self._in_flight -= sent.in_flight
+            sent.in_flight = False
+        self._send_ahead()
+
+    def _most(self) -> int:
+        """How many calls may be in flight: few as long as nobody knows how long they take."""
+        if self._turns.known:
+            return AHEAD * max(self._places_there, LEAST_PLACES)
+        return max(self._places_there, 1)
+
+    def _send_ahead(self) -> None:
+        """Sends calls that wait until as many are in flight as may be."""
+        while True:
+            with self._lock:
+                if self._sending or not self._waiting or self._in_flight >= self._most():
+                    return
+                sent = self._waiting.popleft()
+                if sent.outcome.done():  # it was cancelled
+                    continue
+                self._in_flight += 1
+                sent.in_flight = self._sending = True
+            sent.turn, sent.counted = self._turns.take()
+            self._send(sent)
+            with self._lock:
+                self._sending = False
 
     def _send(self, sent: _Sent[Any]) -> None:
         if self.farm.distrusted:  # asking who else is there blocks, and this may be Dask's thread
@@ -400,6 +448,8 @@ class FarmExecutor(Executor):
             if self.farm.distrusted:
                 place = self._trusted()
             others = not self.farm.distrusted
+            if sent.call is None:
+                sent.call = self.farm.sealed(sent.function, sent.args, sent.turn)
             ran = self.farm.begin(client, self.resource, sent.call.call, first, place, others)
         except FarmError as error:
             sent.outcome.set_exception(error)
@@ -409,6 +459,7 @@ class FarmExecutor(Executor):
             ran.add_done_callback(partial(self._settle, sent))
 
     def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
+        assert sent.call is not None
         try:
             done = self.farm.opened(sent.call, ran.result())
             self._left(sent, done.place)
@@ -430,12 +481,13 @@ class FarmExecutor(Executor):
             else:
                 sent.outcome.set_exception(raised)
         else:
-            self._turns.ended(done.turn, done.seconds)
+            self._turns.ended(done.turn, done.seconds, sent.counted)
             if done.error is not None:
                 sent.outcome.set_exception(done.error)
             elif evidence(done.result) is None or not is_due(next(self._answers)):
                 sent.outcome.set_result(done.result)
             else:
+                self._answered(sent)
                 self.farm.checks.submit(self._check, sent, done)
 
     def _trusted(self) -> list[str]:
@@ -552,7 +604,7 @@ class FarmBoards(FarmExecutor):
         # or who comes second would begin far after.
         busy = [b.turn for b in boards if b.state == "busy"]
         begun = min(busy) if busy else max(b.turn for b in boards)
-        super().__init__(farm, resource(one.kind, one.exact), begun, alike=True)
+        super().__init__(farm, resource(one.kind, one.exact), len(boards), begun, alike=True)
         assert one.about is not None
         self._about, self.kind = one.about, one.fingerprint
         self.urls = tuple(board.url for board in boards)

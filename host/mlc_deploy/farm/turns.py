@@ -6,6 +6,11 @@ their shares. A user who comes, or comes back, begins at the turn that the board
 without credit for the past. A user with calls waiting continues from their last turn: if one board
 runs only others' calls, the other boards make up for it. After Goyal, Vin and Cheng, "Start-time
 Fair Queueing" (SIGCOMM 1996).
+
+A call gets a turn when it is sent, before its time is known: it counts as the mean of those
+before it, the first ones as nothing, and the difference is made up for when it ends. Few calls are
+sent ahead, as by Jin, Chase and Kaur, "Interposed Proportional Sharing" (SIGMETRICS 2004), so that
+little is ever to be made up for.
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ from __future__ import annotations
 import threading
 
 PRIORITY = 1e9  # seconds: turns stay below, so that a higher priority always goes first
-FIRST_SECONDS = 1.0  # the assumed time of a user's calls until one has ended
 NEWEST = 0.2  # the weight of the latest call in the mean time of calls
 
 
@@ -28,20 +32,33 @@ class Turns:
         self._seconds = 0.0  # of a call, on average
         self._lock = threading.Lock()
 
-    def take(self) -> float:
-        """The turn of a further call."""
-        with self._lock:
-            turn = self._next if self._under_way else max(self._next, self._begun)
-            self._under_way += 1
-            self._next = turn + (self._seconds or FIRST_SECONDS) / self.share
-            return turn
+    @property
+    def known(self) -> bool:
+        """Whether a call has ended, so that others count as something."""
+        return self._seconds > 0
 
-    def ended(self, begun: float, seconds: float) -> None:
-        """Notes that a call took so many seconds, on a board that had reached turn `begun`."""
+    def came(self) -> None:
+        """Notes that a call waits."""
+        with self._lock:
+            if not self._under_way:
+                self._next = max(self._next, self._begun)
+            self._under_way += 1
+
+    def take(self) -> tuple[float, float]:
+        """The turn of a call that is sent, and the seconds that it counts as."""
+        with self._lock:
+            turn = self._next
+            self._next += self._seconds / self.share
+            return turn, self._seconds
+
+    def ended(self, begun: float, seconds: float, counted: float) -> None:
+        """Notes that a call took so many seconds, and `counted` as others, on a board that had
+        reached turn `begun`."""
         with self._lock:
             self._begun = max(self._begun, begun)
-            known = self._seconds or seconds
-            self._seconds = (1 - NEWEST) * known + NEWEST * seconds
+            self._next += (seconds - counted) / self.share
+            before = self._seconds or seconds
+            self._seconds = (1 - NEWEST) * before + NEWEST * seconds
 
     def left(self) -> None:
         """Notes that a call ended or was given up."""

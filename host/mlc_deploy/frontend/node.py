@@ -34,9 +34,9 @@ Branch = Callable[[], Sequence[Value]]
 if TYPE_CHECKING:
 
     class Extent(int):
-        """A number for most converters. Where a run decides it, it is an expression: arithmetic on
-        it makes expressions, and counting to it raises an error, which refuses the node. Questions
-        are asked with `is_const` and `same_dim`, since `==` of expressions makes expressions."""
+        """A number for most converters. A dynamic one is an expression: arithmetic on it makes
+        expressions, and counting to it raises an error, which refuses the node. Questions are asked
+        with `is_const` and `same_dim`, since `==` of expressions makes expressions."""
 
         def __add__(self, other: int) -> Extent: ...
         def __radd__(self, other: int) -> Extent: ...

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from ..errors import ImporterError
 from ..files.mapped import release_mapped
@@ -118,6 +118,7 @@ def _convert(
     parts = {i.name: input_parts(i, shapes, where) for i in graph.input if i.name not in scope}
     inputs = [part for own in parts.values() for part in own]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
+    importer.counts, dims = _counts(graph, inputs, dims)
     left = {name: text for name, text in dims.items() if isinstance(text, str)}
     symbols = {name: symbol(importer.extents.fresh(name)) for name in left}
     named = {symbol(name): own for name, own in symbols.items()}
@@ -144,6 +145,17 @@ def _convert(
     verify(function)
     release_mapped()
     return function
+
+
+def _counts(
+    graph: GraphProto, inputs: Sequence[ValueInfoProto], dims: Mapping[str, Dim | str]
+) -> tuple[dict[str, int], dict[str, Dim | str]]:
+    """The bounds that `dims` gives of ranges, by their outputs' names, and the other dims."""
+    ranges = {node.output[0] for node in graph.node if node.op_type == "Range"}
+    ranges -= {d.dim_param for info in inputs for d in info.type.tensor_type.shape.dim}
+    counts = {name: text for name, text in dims.items() if name in ranges and isinstance(text, str)}
+    others = {name: value for name, value in dims.items() if name not in counts}
+    return {name: most_of(name, text) for name, text in counts.items()}, others
 
 
 def known_inputs(

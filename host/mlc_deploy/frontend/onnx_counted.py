@@ -14,8 +14,8 @@ import numpy as np
 from ..errors import ImporterError
 from ..graph.extents import LARGEST
 from ..graph.nodes import Constant, Value
-from ..ir import Dim, Expr, Var, binary, expr, free_vars, is_const
-from .extents import Claim, larger, product, simplified, smaller
+from ..ir import Dim, Expr, Var, binary, expr, free_vars
+from .extents import Claim, larger, simplified, smaller
 from .onnx_node import Given, OnnxNode, TensorList, tensors
 
 CONDITIONS = frozenset({"And", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -69,9 +69,8 @@ def _computes_condition(n: OnnxNode) -> bool:
 
 def _single(n: OnnxNode, value: Value) -> Dim | None:
     """The extent in a tensor of one integer; None if it is none."""
-    single = is_const(product(value.type.shape), 1) and len(value.type.shape) < 2
-    found = n.extents.of(value) if single else None
-    return None if found is None else found.ravel().tolist()[0]
+    found = n.extents.of(value)
+    return found.ravel().tolist()[0] if found is not None and found.shape in ((), (1,)) else None
 
 
 def _tried(n: OnnxNode, states: Sequence[Value], counters: Mapping[int, Dim]) -> Tried:

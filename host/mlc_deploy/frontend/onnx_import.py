@@ -41,8 +41,7 @@ REASONS = {
         "Gradient": "gradients are not computed",
         "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",
-        "ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap":
-            "maps are not supported; skl2onnx writes tensors with options={'zipmap': False}",
+        "ai.onnx.ml::DictVectorizer": "maps are not supported",
         "ImageDecoder": "files of images are not supported",
     }.items()
     for operator in operators.split()
@@ -76,8 +75,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters that each value comes from, `narrow`
-    the types of values in a carrier."""
+    """The state of one import. `counts` has the bounds of ranges, by their outputs; `origins` the
+    parameters that each value comes from, `narrow` the types of values in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -87,6 +86,7 @@ class Importer:
     extents: Extents = field(default_factory=Extents)
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     narrow: dict[Value, Narrow] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     depth: int = 0
     called: dict[tuple[Any, ...], list[Given]] = field(default_factory=dict)
     expanded: int = 0  # nodes converted from functions and from graphs inside nodes

@@ -4,12 +4,15 @@ onnx_trees.py."""
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
+from ..errors import ModelWarning
 from ..graph.nodes import Value
+from ..ir import is_const
 from .layers.indices import gather
 from .layers.products import scaled
 from .layers.shapes import joined, reshape, rows, with_axis
@@ -307,6 +310,18 @@ def _tf_idf(n: OnnxNode) -> Any:
     return reshape(n, y, (*n.shape()[:-1], width))
 
 
+def _zip_map(n: OnnxNode) -> Any:
+    """A map of each row's classes to their scores as the row of scores."""
+    classes = n.attr("classlabels_strings", None) or n.attr("classlabels_int64s")
+    (_, columns) = shape_of(n.input(0))
+    if not is_const(columns, len(classes)):
+        raise ValueError(f"{columns} columns for {len(classes)} classes")
+    shown = ", ".join(map(str, classes[:8])) + (", …" if len(classes) > 8 else "")
+    what = f"{n.place}: the maps are a tensor with a column for each class: {shown}"
+    warnings.warn(what, ModelWarning, stacklevel=2)
+    return n.input(0)
+
+
 LEARNT: dict[str, Converter] = {
     f"ai.onnx.ml::{name}": convert
     for name, convert in {
@@ -315,7 +330,7 @@ LEARNT: dict[str, Converter] = {
         "LabelEncoder": _label_encoder, "LinearClassifier": _linear_classifier,
         "LinearRegressor": _linear_regressor, "Normalizer": _normalizer,
         "OneHotEncoder": _one_hot_encoder, "SVMClassifier": _svm_classifier,
-        "SVMRegressor": _svm_regressor, "Scaler": _scaler,
+        "SVMRegressor": _svm_regressor, "Scaler": _scaler, "ZipMap": _zip_map,
     }.items()
 }  # fmt: skip
 LEARNT["TfIdfVectorizer"] = _tf_idf

@@ -107,17 +107,29 @@ class OnnxNode(NumberedNode):
         constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
-            origins = self._importer.origins.get(value, frozenset())
-            fixed = " ".join(f"--const {name}=…" for name in sorted(origins))
-            raise NeedsValue(
-                f"'{what}' is known only at run time, but is needed when the model is compiled",
-                self.place,
-                f"{fixed} (values= in Python), where that is always the same"
-                if fixed
-                else f"a model in which '{value.name}' is constant",
-                origins,
-            )
+            raise self._needs(value, what)
         return value.value
+
+    def most(self, number: int, what: str) -> int:
+        """The bound that the user gives of the first output's elements, since input `number`
+        decides about them. Raises NeedsValue if none is given."""
+        name = self.outputs[0]
+        if name not in self._importer.counts:
+            way = f"--bind '{name}<=512', with the most elements that '{name}' has; or "
+            raise self._needs(self.input(number), what, way)
+        return self._importer.counts[name]
+
+    def _needs(self, value: Value, what: str, way: str = "") -> NeedsValue:
+        """The error for a value that must be constant. way: another way out."""
+        origins = self._importer.origins.get(value, frozenset())
+        fixed = " ".join(f"--const {name}=…" for name in sorted(origins))
+        mend = (
+            f"{fixed} (values= in Python), where that is always the same"
+            if fixed
+            else f"a model in which '{value.name}' is constant"
+        )
+        said = f"'{what}' is known only at run time, but is needed when the model is compiled"
+        return NeedsValue(said, self.place, way + mend, origins)
 
     def fixed(self, number: int, what: str) -> NDArray[Any]:
         """The value of an input that decides about the computation. Raises ImporterError unless it

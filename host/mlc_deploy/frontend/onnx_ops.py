@@ -208,10 +208,31 @@ def _range(n: OnnxNode) -> Any:
         places = scaled(n, iota(n, n.extents.own(n, larger(count, 0)), 1, 0, n.dtype()), step)
         begin = n.extents.value(n, first)
         return places if is_const(first, 0) else n.emit("add", places, n.cast(begin, n.dtype()))
+    if not all(isinstance(n.input(k), Constant) for k in (0, 1)):
+        return _computed_range(n)
     start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     numbers = np.arange(limited(count, "a range"))
     return n.constant(start + numbers * delta, str(start.dtype))
+
+
+def _computed_range(n: OnnxNode) -> Any:
+    """Numbers from a start or up to a limit that is known only at run time."""
+    start, limit = (reshape(n, n.input(k), ()) for k in (0, 1))
+    step, dtype = n.known(2, "the step of a range").item(), n.dtype()
+    if step == 0:
+        raise ValueError("a range with step 0")
+    most = n.most(1 if isinstance(start, Constant) else 0, "range")
+    apart = n.emit("subtract", limit, start)
+    if np.dtype(dtype).kind == "f":
+        count = n.cast(n.emit("ceil", n.emit("divide", apart, n.constant(step, dtype))), "int64")
+    else:
+        way = apart if step > 0 else n.emit("negative", apart)
+        wide = n.emit("add", n.cast(way, "int64"), n.constant(abs(step) - 1, "int64"))
+        count = n.emit("divide", wide, n.constant(abs(step), "int64"))
+    count = n.emit("maximum", count, n.constant(0, "int64"))
+    extent = n.extents.add(n, n.outputs[0], count, most)
+    return n.emit("add", scaled(n, iota(n, extent, 1, 0, dtype), step), start)
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -55,7 +55,7 @@ def _linear(n: OnnxNode, dtype: str) -> tuple[Value, Value]:
 
 
 def dynamic_quantize(n: OnnxNode, x: Value) -> list[Value]:
-    """x as uint8 with the scale and the zero point of its own range, 0 included. NaN is no part of
+    """x as uint8 with the scale and the zero point of its own range, 0 included. NaN is not part of
     the range; of zeros alone the scale is 1."""
     axes, zero = tuple(range(len(shape_of(x)))), n.constant(0, x.type.dtype)
     ends = []

@@ -36,7 +36,7 @@ from .nodes import (
 )
 from .shapeless import Shapeless
 
-INDICES_MEND = "--input with indices that lie inside (docs/reference/indices.md)"
+INDICES_MEND = "--input with indices within the axis"
 
 Observer = Callable[[Binding, tuple[Array, ...]], None]
 

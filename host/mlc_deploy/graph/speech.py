@@ -35,7 +35,7 @@ def with_encoder(
     encoder: Function, decoder: Function, sources: Mapping[str, str], silent: Sequence[int] = ()
 ) -> Function:
     """The combined function. sources: names of the decoder's inputs -> names of the encoder's
-    outputs. The number of rows may be an dynamic extent; then the state `heard_rows`
+    outputs. The number of rows may be a dynamic extent; then the state `heard_rows`
     holds it. silent: tokens that are never chosen. Raises GraphError if both do not fit each other.
     """
     inputs = {p.name: p for p in decoder.params}

@@ -44,6 +44,7 @@ from .nodes import (
     Var,
 )
 from .parts import Parts, is_choice
+from .reductions import inits_of_none
 from .rewrite import statements, walk
 
 Array = NDArray[Any]
@@ -196,6 +197,9 @@ class _Writer:
                 yield from self.begun(s.extent)
                 yield f"for {self.name(s.var)} in range({self.expr(s.extent)}):"
                 yield from self.indented(s.body)
+                if (inits := inits_of_none(s)) is not None:
+                    yield f"if {self.expr(s.extent)} <= 0:"
+                    yield from self.indented(inits)
             case Block():
                 yield from self.block(s)
             case Store(buffer, indices, value):
@@ -348,6 +352,12 @@ def _erf(x: Any) -> Any:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))[()]
 
 
+def _vanishing(x: Any, function: Callable[[Any], Any]) -> Any:
+    """function(x), which is -0 at -inf."""
+    wide = np.float64(x)
+    return np.asarray(np.where(np.isneginf(wide), -0.0, function(wide)))[()]
+
+
 FLOORED = {"//": "floordiv", "%": "floormod"}
 INTRINSICS: dict[str, Any] = {
     "check": _check,
@@ -376,9 +386,9 @@ INTRINSICS: dict[str, Any] = {
     "tan_": lambda x: np.tan(np.float64(x)),
     "tanh_": lambda x: np.tanh(np.float64(x)),
     "erf_": _erf,
-    "gelu_": lambda x: np.float64(x) * (_erf(np.float64(x) * math.sqrt(0.5)) + 1) / 2,
+    "gelu_": lambda x: _vanishing(x, lambda v: v * (_erf(v * math.sqrt(0.5)) + 1) / 2),
     "sigmoid_": lambda x: 1 / (1 + np.exp(-np.float64(x))),
-    "silu_": lambda x: np.float64(x) / (1 + np.exp(-np.float64(x))),
+    "silu_": lambda x: _vanishing(x, lambda v: v / (1 + np.exp(-v))),
     "sqrt_": np.sqrt,
     "floor_": np.floor,
     "ceil_": np.ceil,

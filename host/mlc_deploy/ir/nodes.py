@@ -12,7 +12,7 @@ names). Every loop starts at 0 and steps by 1. Semantics:
   may guard a load that would be out of bounds.
 - A Block runs its body once per point of its iteration domain. Its reads, writes and init say what
   may move: two instances of a block conflict only where they say so. `init` runs before the first
-  step of the reduction for each point of the spatial iterations.
+  step of the reduction for each point of the spatial iterations, and where there is no step.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from ..ir import (
     Block,
     Buffer,
     Expr,
+    For,
     If,
     PrimFunc,
     Stmt,
@@ -17,10 +18,13 @@ from ..ir import (
     rebuild,
     seq,
     substitute,
+    symbols_of,
+    walk,
     with_fields,
 )
 from ..ir.build import compare, conjuncts, is_const, is_root
 from ..ir.nodes import TRUE
+from ..ir.reductions import inits_of_none
 from ..passes.context import required
 from .scratch import ASKED, asked_of
 
@@ -29,15 +33,27 @@ from .scratch import ASKED, asked_of
 def lower_blocks(func: PrimFunc) -> PrimFunc:
     """block(v = e) where p: init; S   =>   if p: { if reduction begins: init[v := e]; S[v := e] }
 
-    A reduction begins where all its loops are at 0. The root block stays: it holds the allocated
-    buffers. An attribute keeps what blocks ask of these buffers.
+    A reduction begins where all its loops are at 0:
+    for k in range(n): S with init   =>   if n <= 0: init; for k in range(n): S
+
+    The root block stays: it holds the allocated buffers. An attribute keeps what blocks ask of
+    these buffers.
     """
+    sizes = {v for b in func.buffers for v in symbols_of(b)}
+    sizes.update(p for p in func.params if isinstance(p, Var))
     allocs: list[Buffer] = []
     asked: dict[str, Any] = {}
+
+    def is_open(extent: Expr) -> bool:
+        """Whether only the sizes of a call decide; others are 0 with the loops around them."""
+        used = {n for n in walk(extent) if isinstance(n, Var)}
+        return bool(used) and used <= sizes
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
             return m
+        if isinstance(m, For) and is_open(m.extent) and (none := inits_of_none(m)) is not None:
+            return seq([If(compare("<=", m.extent, 0), visit(none)), rebuild(m, visit)])
         if not isinstance(m, Block):
             return rebuild(m, visit)
         allocs.extend(m.allocs)

@@ -132,8 +132,18 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     return made[:4]
 
 
+def _ordered(x: Array) -> Array:
+    """Integers in the order of x, for floats: zeros are equal, as are NaNs, which come last."""
+    if x.dtype.kind != "f":
+        return x
+    whole = np.dtype(f"i{x.itemsize}")
+    bits, most = (x + x.dtype.type(0)).view(whole), np.iinfo(whole).max  # -0 + 0 is 0
+    signed = bits ^ ((bits >> (8 * x.itemsize - 1)) & most)
+    return np.where(np.isnan(x), most, signed)
+
+
 def _evaluate_unique(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    (x,) = inputs
+    x = _ordered(inputs[0])
     found, first, inverse, often = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=0
     )

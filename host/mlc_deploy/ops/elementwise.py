@@ -136,7 +136,8 @@ def _clip_array(x: Array, min: float | None = None, max: float | None = None) ->
 def _sign(x: Expr) -> Expr:
     if dtype_of(x.dtype).kind == "uint":
         return te.minimum(x, 1)
-    below = te.select(x < 0, const(-1, x.dtype), x)
+    zero = x + x if dtype_of(x.dtype).kind == "float" else x  # or NaN; no denormal number
+    below = te.select(x < 0, const(-1, x.dtype), zero)
     return te.select(x > 0, const(1, x.dtype), below)
 
 

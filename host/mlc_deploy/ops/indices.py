@@ -155,7 +155,7 @@ def _evaluate_check_indices(inputs: Sequence[Array], attrs: Attrs) -> Sequence[A
     outside = (place < 0) | (place >= extent)
     if outside.any():
         found, size = wide[outside][0], np.broadcast_to(extent, wide.shape)[outside][0]
-        raise OutsideError(f"index {found} lies outside of an axis of {size}")
+        raise OutsideError(f"index {found} is outside of an axis of {size}")
     return [place.astype(np.int32)]
 
 

@@ -83,7 +83,7 @@ def _turned_along(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], 
 
 def _reduction(name: str) -> Operator:
     """attrs: axes (at least one), keepdims; of max and min skips_nan (False where left out): NaN is
-    no element."""
+    not an element."""
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
@@ -181,10 +181,11 @@ def _place(name: str, extremum: str) -> Operator:
         place = te.compute(axes.shape, element, name="place")
 
         def found(*i: Expr) -> Expr:
-            if not skips:
-                return place[i].astype("int64")
-            first = x[tuple(const(0) if d == axis else a for d, a in enumerate(axes.source(i)))]
-            return te.select(first.equal(first), place[i], const(0)).astype("int64")
+            at: Expr = place[i]
+            if skips:
+                first = x[tuple(const(0) if d == axis else a for d, a in enumerate(axes.source(i)))]
+                at = te.select(first.equal(first), at, const(0))
+            return at.astype("int64")
 
         return [te.compute(axes.shape, found, name=name)]
 
@@ -194,7 +195,7 @@ def _place(name: str, extremum: str) -> Operator:
         if attrs.get("skips_nan", False) and x.dtype.kind == "f":
             best = (np.fmax if extremum == "max" else np.fmin).reduce(x, axis, keepdims=True)
             first = np.isnan(np.take(x, [0], axis))
-            places = np.indices(x.shape, sparse=True)[axis]
+            places: Array = np.indices(x.shape, sparse=True)[axis]
             x, find = np.where(first, places == 0, x == best), np.argmax
         if attrs["last"]:
             place = x.shape[axis] - 1 - find(np.flip(x, axis), axis, keepdims=attrs["keepdims"])

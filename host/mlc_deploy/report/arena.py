@@ -15,10 +15,10 @@ MOST_LISTED = 12  # tensors that are alive at the peak
 def arena(run: Run) -> Html:
     details = run.details
     if details is None:
-        return h("p", "The record does not say where tensors lie.", class_="missing")
+        return h("p", "The JSON file does not say where tensors are.", class_="missing")
     tensors = [t for t in details.tensors if t.space == "arena" and t.bytes]
     if not tensors:
-        return h("p", "The model keeps nothing in the arena: it goes from inputs to outputs.",
+        return h("p", "The model keeps nothing in the arena: it has only inputs and outputs.",
                  class_="missing")  # fmt: skip
     alive = _alive(tensors, len(run.layers))
     peak = max(range(len(alive)), key=alive.__getitem__)
@@ -27,7 +27,7 @@ def arena(run: Run) -> Html:
         both(lambda width: _drawn(width, run, details, tensors, alive)),
         _at_the_peak(run, tensors, peak, alive[peak]),
         h("p", "The model has loops or branches: lifetimes are those of one iteration, and both "
-          "sides of a branch are drawn.", class_="note") if details.loops else None,
+          "sides of a branch are shown.", class_="note") if details.loops else None,
     )  # fmt: skip
 
 
@@ -42,13 +42,13 @@ def _alive(tensors: Sequence[Tensor], calls: int) -> list[int]:
 
 def _note(run: Run, details: Details, alive: Sequence[int]) -> str:
     workspace = run.arena_bytes - details.arena_bytes
-    parts = [f"The arena has {size(details.arena_bytes)}, and never more than {size(max(alive))} "
-             "of tensors are needed at once."]  # fmt: skip
+    parts = [f"The arena has {size(details.arena_bytes)}; at most {size(max(alive))} of tensors "
+             "are needed at the same time."]  # fmt: skip
     if details.least_bytes and details.arena_bytes > details.least_bytes:
         more = details.arena_bytes / details.least_bytes - 1
         parts.append(f"That is {percent(more)} more than any plan needs.")
     if workspace > 0:
-        parts.append(f"Kernels have {size(workspace)} of workspace besides.")
+        parts.append(f"Kernels need another {size(workspace)} of workspace.")
     return " ".join(parts)
 
 

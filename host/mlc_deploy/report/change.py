@@ -18,8 +18,8 @@ def change(before: Run, after: Run) -> Html:
     """The part of a page that compares two runs."""
     both = _shared(before, after)
     if both is None:
-        return h("p", "The records share no figure: one counts instructions, the other has times. "
-                 "The same --board for both gives them one.", class_="missing")  # fmt: skip
+        return h("p", "The results cannot be compared: one has instructions, the other times. "
+                 "Run both on the same --board.", class_="missing")  # fmt: skip
     old, new = both
     rows = _pairs(before, old, after, new)
     longest = max((c or 0.0 for _, *costs in rows for c in costs), default=0.0) or 1.0

@@ -25,7 +25,7 @@ WANTED = "mlc-deploy MODEL --report report.html"
 
 def graph(run: Run, pictured: bool) -> Html:
     if run.details is None:
-        return h("p", "The record does not say what reads what.", class_="missing")
+        return h("p", "The JSON file does not contain the graph.", class_="missing")
     costs = next(iter(costs_of(run)), None)
     return join(
         h("p", "Each box is a kernel: the operators that became one. A click shows its loops and "
@@ -36,7 +36,7 @@ def graph(run: Run, pictured: bool) -> Html:
         h("div",
           h("div", _picture(run, run.details, costs), class_="canvas", tabindex="0",
             aria_label="the graph") if pictured else None,
-          h("div", h("p", "No kernel is chosen.", class_="missing"), id="kernel",
+          h("div", h("p", "No kernel is selected.", class_="missing"), id="kernel",
             aria_live="polite"),
           class_="split" if pictured else None),
         h("noscript", h("p", "Clicks need JavaScript.", class_="missing")),

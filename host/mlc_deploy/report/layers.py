@@ -21,8 +21,7 @@ def layers(run: Run) -> Html:
     every = costs_of(run)
     if not every:
         return join(
-            h("p", "The record has no figure of the layers: nothing ran on a board. "
-              "This is what they compute."),
+            h("p", "Nothing ran on a board, so layers have no costs. These are their outputs."),
             h("ol", (_row(n, layer, None, 1.0) for n, layer in enumerate(run.layers)),
               class_="bars"),
         )  # fmt: skip

@@ -131,20 +131,20 @@ def _missing(run: Run, left_out: list[str]) -> list[Part]:
         rows.append(
             h(
                 "li",
-                "The roofline, the arena and the kernels need details that plain "
-                "records have not. ",
+                "The roofline, the arena and the kernels need details that are "
+                "not in this JSON file. ",
                 h("code", WANTED),
                 " makes a page with them; with ",
                 h("code", "--json FILE"),
-                " besides, the record has them, too.",
+                " as well, the JSON file contains them.",
             )
         )
     elif not run.details.kernels:
         rows.append(
             h(
                 "li",
-                "Kernels have no loops and assembly: a saved model keeps its code "
-                "alone. The model that it was compiled from has them.",
+                "Kernels have no loops and assembly: a saved model has only "
+                "machine code. Use the model that it was compiled from.",
             )
         )
     if left_out:

@@ -36,14 +36,12 @@ def roofline(run: Run) -> Html:
         return h("p", "The record has no details of the layers' work.", class_="missing")
     every = costs_of(run)
     if not every:
-        return h(
-            "p", "Nothing ran on a board, so that nothing is known of speed.", class_="missing"
-        )
+        return h("p", "Nothing ran on a board, so the speed is unknown.", class_="missing")
     costs = every[0]
     points = _points(run, run.details.calls, costs)
     if not points:
-        return h("p", "No layer multiplies and accumulates, or none's count is known (of a saved "
-                 "model it is not).", class_="missing")  # fmt: skip
+        return h("p", "No layer has multiply-accumulates, or their number is unknown, as for a "
+                 "saved model.", class_="missing")  # fmt: skip
     limits = run.limits or Limits(None, None, None, "", {})
     timed = costs.title != "executed instructions"
     kinds = list(dict.fromkeys(p.kind for p in sorted(points, key=lambda p: -p.share)))
@@ -118,7 +116,7 @@ def _drawn(
     title = "multiply-accumulates per second" if timed else "multiply-accumulates per instruction"
     return drawing(
         frame,
-        "roofline: a mark for each layer that multiplies and accumulates",
+        "roofline: a mark for each layer with multiply-accumulates",
         axes(frame, x, y, "multiply-accumulates per byte moved", title,
              lambda v: f"{v:.3g}", up_text),
         _roof(frame, x, y, peaks, limits.bytes_per_s if timed else None),
@@ -185,25 +183,23 @@ def _reading(limits: Limits, timed: bool, costs: Costs) -> str:
     if timed:
         if limits.macs_per_s and limits.bytes_per_s:
             parts.append(
-                f"The lines are the limits of {limits.source}. What a layer finds in caches does "
-                "not come from memory, and it may so be above the rising line."
+                f"The lines are the limits of {limits.source}. A layer whose data are in "
+                "a cache may be above the rising line."
             )
         else:
             parts.append(
-                "The cores' limits (multiply-accumulates per second, bytes per second) are not "
-                "known, so that no line is drawn: a layer further left is nearer to waiting for "
-                "memory."
+                "The cores' limits (multiply-accumulates per second, bytes per second) are "
+                "unknown, so there is no line. Layers on the left are likely limited by memory."
             )
     else:
         parts.append(
-            "Nothing was timed, so that the height is multiply-accumulates per executed "
-            "instruction: what waits for memory does not show here."
+            "Nothing was timed: the height is multiply-accumulates per executed instruction, "
+            "which does not show waiting for memory."
         )
         if limits.macs_per_instruction:
             parts.append(f"The line is what one instruction does at most: {limits.source}.")
     parts.append(
-        "Winograd's filtering counts as the convolution that it computes, and may so be above a "
-        "line."
+        "Winograd convolutions count as ordinary convolutions, so they may be above a line."
     )
     return " ".join(parts)
 
@@ -215,5 +211,5 @@ def _silent(run: Run, costs: Costs, points: list[Point]) -> Html | None:
     if not count_of:
         return None
     layers = "1 layer" if count_of == 1 else f"{count_of} layers"
-    return h("p", f"What multiplies and accumulates nothing has no mark: {layers}, "
+    return h("p", f"Layers without multiply-accumulates have no mark: {layers}, "
              f"{percent(costs.share(rest))} of the cost.", class_="note")  # fmt: skip

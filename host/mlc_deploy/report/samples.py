@@ -30,11 +30,11 @@ class Series:
 def samples(run: Run) -> Html:
     found = run.latency
     if found is None or not found.samples:
-        return h("p", "Nothing ran, so that there are no samples.", class_="missing")
+        return h("p", "Nothing ran, so there are no samples.", class_="missing")
     if run.emulated:
         return h("p", "An emulator ran the model once, in "
-                 f"{duration(found.samples[0] * 1e3)}, which is not a board's time: executed "
-                 "instructions are the figure.", class_="missing")  # fmt: skip
+                 f"{duration(found.samples[0] * 1e3)}, which is not a board's time. See "
+                 "executed instructions.", class_="missing")  # fmt: skip
     series = list(_series(found))
     runs = max(found.number, default=1)
     note = (
@@ -49,7 +49,7 @@ def samples(run: Run) -> Html:
         h("p", note, class_="note"),
         [both(partial(_line, of=s, count=len(found.samples))) for s in series]
         if series
-        else h("p", "The board told neither its clock nor a temperature.", class_="missing"),
+        else h("p", "The board reports neither its clock nor a temperature.", class_="missing"),
     )
 
 

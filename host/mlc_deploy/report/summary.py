@@ -104,9 +104,11 @@ def verdict(run: Run) -> Html:
 
 def _outputs(run: Run) -> Html:
     if run.ok is None:
-        return _says("none", "Outputs: not compared", "Nothing was known to compare them with.")
+        return _says(
+            "none", "Outputs: not compared", "There was no reference to compare them with."
+        )
     if run.ok:
-        return _says("good", "Outputs: right", "They are within the tolerance of the reference.")
+        return _says("good", "Outputs: correct", "They are within the tolerance of the reference.")
     wrong = ", ".join(o.name for o in run.outputs if o.ok is False)
     return _says("bad", "Outputs: WRONG", f"Outside the tolerance: {wrong}.")
 
@@ -122,7 +124,7 @@ def _table(outputs: tuple[Output, ...], reference: str | None) -> Html:
     against = " and ".join(AGAINST.get(s, s) for s in sources if s) or "nothing"
     return h(
         "details",
-        h("summary", f"Outputs, held against {against}"),
+        h("summary", f"Outputs, compared with {against}"),
         h("div",
           h("table",
             h("thead", h("tr", h("th", "output"), h("th", "shape"), h("th", "largest error"),
