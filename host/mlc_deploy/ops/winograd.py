@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr, Reduce
+from ..ir import Expr, Reduce, const
 from ..te import Tensor
 from .half import tile_sum
 from .layout import Layout, layout, pack, plain_sizes, unpack
@@ -206,7 +206,9 @@ def result_transform(d: Sequence[Expr]) -> list[Expr]:
 
 
 def _times(c: Fraction, value: Expr) -> Expr:
-    return value if c == 1 else value * (int(c) if c.denominator == 1 else float(c))
+    """c * value, of the value's dtype: points of int8 data are int16."""
+    number = int(c) if c.denominator == 1 else float(c)
+    return value if c == 1 else value * const(number, value.dtype)
 
 
 def whole_result_transform(d: Sequence[Expr]) -> list[Expr]:
