@@ -345,7 +345,7 @@ def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> Non
                 refuse(
                     primitive,
                     f"block '{other.name}' uses elements of '{shared.name}' that block "
-                    f"'{writer.name}' writes in other turns of loop '{target.name}'",
+                    f"'{writer.name}' writes in other iterations of loop '{target.name}'",
                     target,
                 )
 

@@ -210,7 +210,7 @@ def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
         if not turns_disjoint(loop, block, ("spatial", "reduce")):
             refuse(
                 primitive,
-                f"turns of loop '{loop.name}' may take a step of block '{block.name}' again",
+                f"iterations of loop '{loop.name}' may take a step of block '{block.name}' again",
                 loop,
             )
 
@@ -222,7 +222,7 @@ def _require_first_step(primitive: str, block: Block) -> None:
         if i.kind == "reduce" and not is_const(simplify_expr(first, {}), 0):
             refuse(
                 primitive,
-                f"block '{block.name}' does not begin in the first turn of its loops: "
+                f"block '{block.name}' does not begin in the first iteration of its loops: "
                 f"'{i.var.name}' is {i.binding}",
                 block,
             )
