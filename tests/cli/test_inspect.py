@@ -105,7 +105,6 @@ REFUSED: dict[str, list[str]] = {
     "no such target": ["inspect", "digits.onnx", "--target", "armv9z"],
     "no model in the file": ["inspect", "notes.onnx"],
     "shape that is none": ["inspect", "digits.onnx", "--shape", "image"],
-    "dimension that is open": ["inspect", "gelu.onnx"],
     "saved model": ["inspect", "digits.mlc"],
     "folder that is not there": ["inspect", "digits.onnx", "--json", "there/record.json"],
 }

@@ -46,6 +46,7 @@ def files(folder: Path) -> None:
         for n, op in enumerate(("Multinomial", "NonZero", "Multinomial"))
     ]
     save_graph("missing.onnx", missing, [1, 3])
+    save_graph("images.onnx", [helper.make_node("Relu", ["x"], ["y0"])], ["batch", 3, "h", "w"])
     save_graph("dynamic.onnx", [helper.make_node("Relu", ["x"], ["y0"])], ["batch", 3])
     np.save("short.npy", np.zeros((3, 1, 8, 8), np.float32))
     np.save("bytes.npy", np.zeros((16, 1, 8, 8), np.uint8))
@@ -70,7 +71,7 @@ CASES: dict[str, list[list[str]]] = {
         ["notes.onnx"],
         ["cut.onnx"],
         ["missing.onnx"],
-        ["dynamic.onnx"],
+        ["images.onnx"],
         ["dynamic.onnx", "--bind", "batch<=4", "--shape", "x=2,3"],
         ["."],
     ],

@@ -46,7 +46,7 @@ def test_no_error_is_above_the_pages(request: pytest.FixtureRequest) -> None:
     check(PLACES[-1], FEW, request)
 
 
-@pytest.mark.numbers
+@pytest.mark.patterns
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_pattern(name: str, request: pytest.FixtureRequest) -> None:
     """All 2^32 patterns of float32, on this machine: within the promise."""

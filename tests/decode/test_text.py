@@ -392,12 +392,12 @@ def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
         "  try: a model with its cache: optimum-cli export onnx --task text-generation-with-past"
     )
     file = saved(tmp_path)
-    assert refused(file, cache="float61") == ("no cache is stored in 'float61'\n  try: float16")
+    assert refused(file, cache="float61") == "a cache cannot be stored as 'float61'\n  try: float16"
     with pytest.raises(TargetError, match="the target has no instructions for float16") as told:
         mlc.load_decoder(file, "armv7a", cache="float16")
     assert "try: -mattr=+fp16, where the CPU has it" in str(told.value)
     assert refused(file, length=32, window=8) == (
-        "a window of 8 tokens and a step of 32 leave caches of 32 rows\n"
+        "a window of 8 tokens and a step of 32 do not fit into a cache of 32 rows\n"
         "  in:  /plain.onnx\n  try: a length of 39 or more"
     )
     more = decoder()

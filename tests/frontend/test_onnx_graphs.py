@@ -221,7 +221,7 @@ def test_a_loop_that_turns_too_often() -> None:
         [value("last")],
         {"n": np.array(1 << 40), "c": np.array(True)},
     )
-    assert refusal(m).startswith("the loop turns 1099511627776 times; 2147483647 are the most")
+    assert refusal(m).startswith("the loop runs 1099511627776 times; 2147483647 are the most")
 
 
 def test_scan() -> None:

@@ -286,6 +286,28 @@ def test_large_weights_that_do_not_fill_their_shape() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        (["batch", 3], "--bind batch=4"),
+        (["N", 3, 8, 8], "--bind N=4"),
+        ([None, 3, 8], "--shape x=4,3,8"),
+    ],
+)
+def test_a_lone_batch_is_1(shape: list[str | int | None], way: str) -> None:
+    with pytest.warns(ModelWarning) as told:
+        function = from_onnx(dynamic(shape))
+    assert function.params[0].type.shape == (1, *shape[1:])
+    (warning,) = told
+    shown = ", ".join(str(d or "?") for d in shape)
+    assert str(warning.message) == f"'x': the batch of [{shown}] is 1; for another: {way}"
+
+
+@pytest.mark.parametrize("shape", [["n"], [2, "n"], ["n", "n"], ["batch", 3, "h"]])
+def test_other_unknown_sizes_are_asked_for(shape: list[str | int | None]) -> None:
+    assert refusal(dynamic(shape)).startswith("the shape of an input is not known: 'x' [")
+
+
+@pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
         (

@@ -264,6 +264,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         mlc.compile(tmp_path / "absent.pt2")
     file = tmp_path / "broken.pt2"
     file.write_bytes(b"nothing of the kind")
-    with pytest.raises(ImporterError, match=r"this is no \.pt2 file, or a damaged one") as error:
+    with pytest.raises(ImporterError, match=r"this is not a \.pt2 file, or it is damaged") as error:
         mlc.compile(file)
     assert "torch.export.save(program, file)" in str(error.value)

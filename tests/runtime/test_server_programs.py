@@ -314,4 +314,4 @@ def test_alignment_that_is_none(board: Board, align: int) -> None:
     described = deepcopy(metadata_of("x86_64", ["add64"]))
     described["kernels"][0]["params"][0]["align"] = align
     name = board.blob(module_of("add64", says={"kernels": described["kernels"]}))
-    assert refused(board, "module.load", name, None).text.endswith("not in order: no alignment")
+    assert refused(board, "module.load", name, None).text.endswith("invalid: no alignment")

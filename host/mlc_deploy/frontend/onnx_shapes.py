@@ -26,12 +26,21 @@ def bound_shapes(
     bounds: Mapping[str, str],
 ) -> list[tuple[Dim, ...]]:
     """The shapes of all inputs; dynamic dimensions are symbols. bounds: the text of each dynamic
-    dimension, such as "<=512". Raises ShapeError that names unknown dimensions and the options for
-    them."""
+    dimension, such as "<=512". If nothing but a batch is unknown, it is 1, with a ModelWarning.
+    Raises ShapeError that names unknown dimensions and the options for them."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
     declared = [declared_shape(i, where) for i in inputs]
     named = _named_dims(declared, shapes, dims, names, where, bounds)
+    left = [own for name, own in zip(names, declared, strict=True) if name not in shapes]
+    batch = _lone_batch(left, named)
+    if batch is not None:
+        name, first = next((i, d) for i, d in zip(names, declared, strict=True) if d and batch in d)
+        sizes = ",".join(str(4 if d == batch else d) for d in first)
+        way = f"--shape {name}={sizes}" if batch == "?" else f"--bind {batch}=4"
+        what = f"the batch of {_text(first)} is 1; for another: {way}"
+        warnings.warn(f"'{name}': {what}", ModelWarning, stacklevel=2)
+        named[batch] = 1
     result: list[tuple[Dim, ...]] = []
     unbound: list[str] = []
     hints: list[str] = []
@@ -50,6 +59,24 @@ def bound_shapes(
     if unbound:
         raise unknown_shapes(unbound, where, " ".join(hints))
     return result
+
+
+def _lone_batch(
+    declared: Sequence[list[int | str] | None], known: Mapping[str, Dim]
+) -> str | None:
+    """The name of the only unknown dimension, "?" if it has none, where that is the first of all
+    that have it, of several. None in other cases."""
+    unknown = {
+        (d, axis, len(own))
+        for own in declared
+        if own is not None
+        for axis, d in enumerate(own)
+        if isinstance(d, str) and d not in known
+    }
+    alone = len({d for d, *_ in unknown}) == 1 and None not in declared
+    if not alone or any(axis or rank == 1 for _, axis, rank in unknown):
+        return None
+    return next(iter(unknown))[0]
 
 
 def open_inputs(

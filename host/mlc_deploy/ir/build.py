@@ -306,7 +306,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """`a op b`, folded. Raises TypeError where one of them is no expression or number."""
+    """`a op b`, folded. Raises TypeError where one of them is not an expression or number."""
     x, y = promoted(a, b, op)
     if x is y and dtype_of(x.dtype).kind != "float" and dtype_of(x.dtype).lanes == 1:
         return TRUE if FOLD[op](0, 0) else FALSE

@@ -8,7 +8,7 @@ from .build import binary, broadcast, call, const, expr, not_, promoted, select
 from .dtypes import dtype_of, value_range
 from .nodes import Const, Expr, ExprLike
 
-# An integer to a larger power is no product of so few factors.
+# An integer to a larger power is not a product of so few factors.
 MOST_FACTORS = 64
 
 

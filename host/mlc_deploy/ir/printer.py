@@ -150,7 +150,7 @@ def literal(value: Any) -> str:
 
 
 class _Text:
-    """A part of an annotation that is no Python value, as its text."""
+    """A part of an annotation that is not a Python value, as its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -10,8 +10,8 @@ from .rewrite import substitute, walk, with_fields
 
 
 def inits_of_none(loop: For) -> Stmt | None:
-    """What runs where the loop has no turns: the inits of the blocks whose reductions it steps, for
-    all points of their spatial iterations. None if there are none."""
+    """What runs where the loop has no iterations: the inits of the blocks whose reductions it
+    steps, for all points of their spatial iterations. None if there are none."""
     found = list(_inits(loop.body, loop.var))
     return seq(found) if found else None
 

@@ -116,8 +116,8 @@ def _one_dim(a: Dim, b: Dim) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorType:
-    """The type of a value, known before a run. Open dimensions of equal types are one expression;
-    `same_type` (graph/dims.py) also compares what they say."""
+    """The type of a value, known before a run. Dynamic dimensions of equal types are one
+    expression; `same_type` (graph/dims.py) also compares what they say."""
 
     shape: tuple[Dim, ...]
     dtype: str

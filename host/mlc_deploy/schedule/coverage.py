@@ -160,7 +160,7 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
 
 
 def turns_write_apart(target: For, block: Block) -> bool:
-    """Whether different turns of the loop write different elements: they run the block for
+    """Whether different iterations of the loop write different elements: they run the block for
     different spatial iterations, and every write tells these apart."""
     if isinstance(target.extent, Const) and int(target.extent) <= 1:
         return True
@@ -170,9 +170,9 @@ def turns_write_apart(target: For, block: Block) -> bool:
 
 
 def _tells_apart(target: For, block: Block, write: Region) -> bool:
-    """Whether a write touches different elements in all turns, which run the block for different
-    iterations: each iteration that the loop moves has a dimension of its own, or some index moves
-    further from turn to turn than all other loops and the extent reach."""
+    """Whether a write touches different elements in all iterations, which run the block for
+    different iterations: each iteration that the loop moves has a dimension of its own, or some
+    index moves further from iteration to iteration than all other loops and the extent reach."""
     moved = {
         i.var
         for i in block.iters
@@ -194,8 +194,8 @@ def _tells_apart(target: For, block: Block, write: Region) -> bool:
 
 
 def turns_share(target: For, writer: Block, other: Block) -> Buffer | None:
-    """A buffer that one block writes and another block uses, perhaps in different turns of the
-    loop; None where each turn uses what no other turn writes."""
+    """A buffer that one block writes and another block uses, perhaps in different iterations of the
+    loop; None where each iteration uses what no other iteration writes."""
     loops = [s for s in statements(target) if isinstance(s, For)]
     known = loop_ranges(loops)
     for write in writer.writes:
@@ -218,8 +218,8 @@ def _placed(block: Block, region: Region) -> list[Expr]:
 
 
 def _same_in_a_turn(some: Sequence[Expr], others: Sequence[Expr], inner: Sequence[For]) -> bool:
-    """Whether expressions go through the same values within a turn: they are the same, but for
-    loops of the same numbers of turns."""
+    """Whether expressions go through the same values within an iteration: they are the same, but
+    for loops of the same numbers of iterations."""
     turns = {loop.var: loop.extent for loop in inner}
     one, two = ([v for v in _in_order(side) if v in turns] for side in (some, others))
     if len(one) != len(two) or not same_exprs([turns[v] for v in one], [turns[v] for v in two]):
@@ -236,8 +236,8 @@ def _in_order(expressions: Sequence[Expr]) -> list[Var]:
 def _in_one_window(
     target: For, loops: Sequence[For], known: Ranges, a: Expr, b: Expr, size_a: Expr, size_b: Expr
 ) -> bool:
-    """Whether two indices stay, in each turn of the loop, within a window that moves from turn to
-    turn by its length at least."""
+    """Whether two indices stay, in each iteration of the loop, within a window that moves from
+    iteration to iteration by its length at least."""
     moving = {loop.var for loop in loops}
     ends: list[int] = []
     steps: set[int] = set()
@@ -270,9 +270,9 @@ def _owner(low: Expr, size: Expr) -> Var | None:
 
 
 def _differs(form: Linear, loops: Sequence[For], known: Ranges, size: int = 1) -> bool:
-    """Whether the form, an index of `size` elements, takes different ones in all turns of the first
-    of `loops`, whatever the others do: the first moves it further than all others together, or the
-    loops are its digits."""
+    """Whether the form, an index of `size` elements, takes different ones in all iterations of the
+    first of `loops`, whatever the others do: the first moves it further than all others together,
+    or the loops are its digits."""
     var = loops[0].var
     step = form.terms.get(var)
     rest = form.without(var)

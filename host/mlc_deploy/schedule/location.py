@@ -396,7 +396,9 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
     for i in target.iters:
         if vars_in(i.extent) & around:
             refuse(
-                primitive, f"'{i.var.name}' has {i.extent} turns, as other loops have it", target
+                primitive,
+                f"'{i.var.name}' has {i.extent} iterations, as other loops have it",
+                target,
             )
     if position[-1] in path:
         refuse(primitive, f"block '{block}' is inside loop '{loop}' already", loop_at(position))

@@ -334,7 +334,7 @@ def require_independent(
 
 
 def _require_no_shared_turns(primitive: str, func: PrimFunc, target: For) -> None:
-    """Refuses where a block uses what another block writes in other turns of the loop."""
+    """Refuses where a block uses what another block writes in other iterations of the loop."""
     blocks = list(blocks_in(target.body))
     for writer in blocks:
         if all(_private(func, target, w.buffer) for w in writer.writes):

@@ -216,7 +216,7 @@ def _require_parts(primitive: str, block: Block, nest: Sequence[For]) -> None:
 
 
 def _require_first_step(primitive: str, block: Block) -> None:
-    """Refuses a reduction whose init does not run in the first turns of its loops."""
+    """Refuses a reduction whose init does not run in the first iterations of its loops."""
     for i in block.iters:
         first = substitute(i.binding, {v: const(0, v.dtype) for v in vars_in(i.binding)})
         if i.kind == "reduce" and not is_const(simplify_expr(first, {}), 0):

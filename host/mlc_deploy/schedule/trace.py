@@ -397,7 +397,7 @@ def _decoded_dict(
             case [str(key), value] if len(key) <= MOST_CHARACTERS:
                 made[key] = _decoded(value, earlier, nested + 1)
             case _:
-                raise ValueError(f"{item!r:.60} is no item of a dict")
+                raise ValueError(f"{item!r:.60} is not an item of a dict")
     return made
 
 

@@ -134,7 +134,7 @@ def blocks_in(s: Stmt) -> Iterator[Block]:
 
 def blocks_under(func: PrimFunc, s: Stmt) -> Iterator[Block]:
     """The outermost blocks in s, those without iterations too, and the blocks right inside of
-    these. The function's root is none of them."""
+    these. The function's root is not among them."""
     pending = [s]
     while pending:
         top = pending.pop()

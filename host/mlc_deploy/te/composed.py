@@ -103,7 +103,7 @@ def log10(x: Expr) -> Expr:
 
 
 def isnan(x: Expr) -> Expr:
-    """Whether x is no number; of integers, never."""
+    """Whether x is not a number; of integers, never."""
     return _float_only(x, lambda: compare("!=", x, x), False)
 
 

@@ -50,7 +50,7 @@ class Axes(tuple[IterVar, ...]):
         for number, a in enumerate(self):
             if a is axis:
                 return number
-        raise ValueError(f"{axis} is none of the axes")
+        raise ValueError(f"{axis} is not one of the axes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,7 +66,7 @@ class Cursor:
     """A pointer to a place. Each iteration begins at `start` elements from the place's beginning,
     and the next iteration `step` further.
 
-    first: the smallest offset that it loads. moves: whether it follows the loads within a
+    first: the smallest offset that it loads. moves: whether it follows the loads within an
     iteration. groups: by a vector's offset, the group that loads it."""
 
     buffer: Buffer
