@@ -61,9 +61,7 @@ def bound_shapes(
     return result
 
 
-def _lone_batch(
-    declared: Sequence[list[int | str] | None], known: Mapping[str, Dim]
-) -> str | None:
+def _lone_batch(declared: Sequence[list[int | str] | None], known: Mapping[str, Dim]) -> str | None:
     """The name of the only unknown dimension, "?" if it has none, where that is the first of all
     that have it, of several. None in other cases."""
     unknown = {
