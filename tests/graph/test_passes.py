@@ -167,3 +167,18 @@ def test_dead_code() -> None:
     result = check(b.finish([b.emit("relu", x)]), eliminate_dead_code)
     assert ops(result) == ["relu"]
     verify(result)
+
+
+def test_a_constant_that_doubles_itself_stays_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result with as many elements as its operands may be large; copies of one may not."""
+    monkeypatch.setattr("mlc_deploy.graph.rewrite.GROWN_LIMIT", 1 << 9)
+    one, other = (Constant(np.full(64, n, np.float32)) for n in range(2))
+    for pair, folds in (((one, other), True), ((one, one), True), ((one,) * 3, False)):
+        made = optimize(concatenation(pair), (fold_constants, eliminate_dead_code))
+        assert ops(made) == ([] if folds else ["concatenate"]) + ["add"]
+
+
+def concatenation(parts: tuple[Constant, ...]) -> Function:
+    b = BlockBuilder()
+    joined = b.emit("concatenate", *parts, axis=0)
+    return b.finish([b.emit("add", b.param("x", (1,)), joined)])

@@ -28,8 +28,10 @@ from .nodes import Binding, Call, Constant, Function, Value, Var, taken_names, u
 # Rules simplify, so rewriting ends. This limit detects rules that undo each other.
 MOST_SWEEPS = 200
 
-# In bytes. Folding a larger constant would grow the weights more than it saves time.
-FOLD_LIMIT = 1 << 30
+# In bytes. Folding a larger constant would grow the weights more than it saves time. A result of
+# more elements than its operands have together may be less: a file of a hundred bytes can double
+# a constant thirty times.
+FOLD_LIMIT, GROWN_LIMIT = 1 << 30, 1 << 28
 
 
 class Rewriting:
@@ -188,9 +190,12 @@ def known_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, 
     types = infer_types(op, [a.type for a in args], attrs)
     if not all(isinstance(n, int) for t in types for n in t.shape):
         return None
-    if sum(t.bytes for t in types) > FOLD_LIMIT:
-        return None
     arrays = [a.value for a in args if isinstance(a, Constant)]
+    size = sum(t.bytes for t in types)
+    given = {id(a): a.size for a in arrays}  # an operand may be there twice
+    grows = sum(t.elements for t in types) > sum(given.values())
+    if size > (GROWN_LIMIT if grows else FOLD_LIMIT):
+        return None
     try:
         return tuple(Constant(array) for array in evaluate(op, arrays, frozen_attrs(attrs)))
     except OutsideError:  # a run of the model says so, if it comes to this call
