@@ -243,13 +243,13 @@ def test_symbols_that_kernels_have_not(symbols: tuple[Symbol, ...], what: str) -
 
 
 def test_what_is_no_object_of_the_kind() -> None:
-    begin = "the object of kernel 'f' cannot be merged: it has "
+    begin = "the object of kernel 'f' cannot be merged: "
     good = Object(symbols=(OURS,)).build()
-    assert refused(("f", b"")).startswith(begin + "no ELF object")
+    assert refused(("f", b"")).startswith(begin + "not an ELF object")
     assert refused(("f", b"<html>" + bytes(99))) == begin + (
         "not a little-endian relocatable ELF object"
     )
-    assert refused(("f", good[:90])).startswith(begin + "no ELF object")
+    assert refused(("f", good[:90])).startswith(begin + "not an ELF object")
     assert refused(("f", Object("riscv", symbols=(OURS,)))) == begin + (
         "an ELF object for machine 243"
     )

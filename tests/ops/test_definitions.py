@@ -346,7 +346,7 @@ def test_unknown_operator() -> None:
         ("add", [((2,), "float32"), ((2,), "int32")], {}, "different dtypes, float32 and int32"),
         ("exp", [((2,), "int32")], {}, "exp: does not take int32"),
         ("relu", [((2,), "float32")] * 2, {}, "relu: takes 1 inputs, was given 2"),
-        ("reshape", [((2, 3), "float32")], {"shape": (4,)}, "not as many elements"),
+        ("reshape", [((2, 3), "float32")], {"shape": (4,)}, "does not have as many elements"),
         ("transpose", [((2, 3), "float32")], {"axes": (0, 0)}, "do not permute"),
         ("gather", [((2,), "float32"), ((), "int64")], {"axis": 1}, "axis 1 of a tensor with 1"),
         ("broadcast_to", [((), "float32")], {"shape": (1 << 16, 1 << 16)}, "32-bit indices"),

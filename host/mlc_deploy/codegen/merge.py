@@ -142,7 +142,7 @@ def _read(name: str, data: bytes) -> Object:
     try:
         return read_object(data)
     except ValueError as error:
-        raise _refused(name, str(error)) from None
+        raise _unmerged(name, str(error)) from None
 
 
 def _attributes(o: Object) -> tuple[Section, ...]:
@@ -212,4 +212,8 @@ def _check_names(symbols: Sequence[Symbol], kernels: Sequence[str]) -> None:
 
 
 def _refused(name: str, what: str) -> CodegenError:
-    return CodegenError(f"the object of kernel '{name}' cannot be merged: it has {what}")
+    return _unmerged(name, f"it has {what}")
+
+
+def _unmerged(name: str, why: str) -> CodegenError:
+    return CodegenError(f"the object of kernel '{name}' cannot be merged: {why}")

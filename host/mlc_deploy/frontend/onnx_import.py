@@ -267,7 +267,7 @@ class Importer:
         own = (proto.domain, proto.op_type) in self.functions
         if own and key in self.called:
             return self.called[key]
-        inner = Scope({o.domain: o.version for o in function.opset_import})
+        inner = Scope({**scope.imports, **{o.domain: o.version for o in function.opset_import}})
         inner.values.update(dict.fromkeys(function.input))
         inner.values.update(zip(function.input, inputs, strict=False))
         attributes = {a.name: a for a in (*_defaults(proto, scope), *function.attribute_proto)}

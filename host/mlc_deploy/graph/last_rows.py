@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..ir import Dim
+from ..ir import Dim, is_const
 from ..ops import operator
 from .dims import same_dim
 from .nodes import Call, Constant, Function, Value, Var
@@ -23,7 +23,7 @@ def _axis(call: Call) -> int | None:
         return None
     shape, taken = call.args[0].type.shape, call.attrs["shape"]
     cut = [d for d, (n, size) in enumerate(zip(taken, shape, strict=True)) if not _same(n, size)]
-    return cut[0] if len(cut) == 1 and taken[cut[0]] == 1 else None
+    return cut[0] if len(cut) == 1 and is_const(taken[cut[0]], 1) else None
 
 
 def _same(a: Dim, b: Dim) -> bool:
