@@ -302,8 +302,7 @@ class Extents:
 
     def assume(self, value: Value, extent: Dim) -> None:
         """Notes an integer in what is tried (`forgotten`)."""
-        shape = tuple(int(n) for n in value.type.shape)  # type: ignore[arg-type]
-        self._dims[value] = np.full(shape, extent, object)
+        self._dims[value] = np.full(value.type.sizes, extent, object)
 
     def of(self, value: Value) -> Dims | None:
         """The integers in a value, as numbers and extents; None if unknown."""

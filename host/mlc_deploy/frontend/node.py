@@ -223,8 +223,8 @@ def _alike(n: Node, args: Sequence[Value], a: Dim, b: Dim) -> list[Value] | None
     """Arguments in which two extents that are equal in every run are one; None if they may be
     unlike, or are one. An axis of min(b, 1) elements beside one of b is one of a single element,
     which is zero, and of no use, where there is none."""
-    if isinstance(a, Symbol) and not isinstance(b, Symbol | int):
-        a, b = b, a
+    if isinstance(a, int) or (isinstance(a, Symbol) and not isinstance(b, Symbol | int)):
+        a, b = b, a  # a number stays, or else a name
     for rare, kept in ((a, b), (b, a)):
         if n.extents.is_first_of(rare, kept):
             return _rewritten(args, rare, lambda x, axis: n.emit("grow", x, axis=axis, extent=1))
